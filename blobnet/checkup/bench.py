@@ -614,9 +614,11 @@ class Bench:
     def _check(self, phase: str, name: str, after: FloatArray) -> None:
         before = self.mirror[name]
         allowed, halo = np.zeros(after.size, dtype=bool), np.zeros(after.size, dtype=bool)
-        blobs = {"forward": (self.output,), "backward data": self.input_deltas}.get(phase, ())
+        blobs = (self.output,) if phase == "forward" else self.input_deltas
+        # What makes gradients may make deltas in the same launch.
+        said = {storage for call in self.calls[phase] for storage in call.storages("write", "update")}
         for blob in blobs:
-            if blob and blob.storage == name:
+            if blob and blob.storage == name and (phase != "backward parameters" or name in said):
                 blob.layout.data(allowed, self.problem.count)[...] = True
                 halo[: self._halo(blob).size] |= self._halo(blob)
         for array in self._arrays.values():

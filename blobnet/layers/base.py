@@ -409,7 +409,10 @@ class Layer(ABC):
         """Calls that write ``site.output``."""
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
-        """Calls that set the gradients of all parameters that ``site.trains``; not asked for where all are frozen."""
+        """Calls that set the gradients of all parameters that ``site.trains``; not asked for where all are frozen.
+
+        They may do the work of :meth:`backward_data` as well, which then has no calls.
+        """
         return []
 
     def backward_data(self, site: Site) -> list[KernelCall]:

@@ -11,6 +11,7 @@ from blobnet.cellwise import Step, fits, norm, slope_macro, with_epilogue
 from blobnet.kernel_call import (
     SHARD_COUNTS,
     Array,
+    Blob,
     GlobalSize,
     KernelCall,
     Tuning,
@@ -27,6 +28,10 @@ Local = tuple[int, int, int]
 
 #: Work-items of a GPU that share the samples of a unit.
 _SAMPLE_SHARERS = 32
+#: Values of a unit that one work-group of a GPU normalizes, and of a plane at least; its work-items, and those of them
+#: that share a plane.
+_UNIT_VALUES, _LEAST_CELLS = 1 << 14, 16
+_UNIT_ITEMS, _CELL_SHARERS = 512, 32
 #: Work-items of a GPU that may share a plane, which programs know, and steps of each that adding up sums is worth.
 _PLANE_SHARERS, _LEAST_STEPS = (8, 32, 128), 2
 
@@ -115,6 +120,12 @@ class BatchNorm(Layer):
             call = cell_call(kernel, label, blobs, site.tuning, arrays=arrays, macros=macros)
             return [with_epilogue(call, site.epilogue)]
         units = source.layout.unit_count
+        own: dict[str, Macro] = {"MOMENTUM": float(self.momentum), "EPSILON": float(self.epsilon)}
+        made = {"STATISTICS": _statistics(site), **running}
+        if _by_units(site):
+            arrays = {**made, **_affine(site)}
+            call = _unit_call("normalization/forward_unit", label, site, blobs, arrays, {"UNITS": units, **own})
+            return [with_epilogue(call, site.epilogue)]
         partials = {"PARTIALS": site.memory("partials", per_sample=3 * source.layout.plane_count)}
         kernel = "normalization/forward_plane_statistics"
         plane_size, plane_local, lanes = _plane_work(kernel, source.shape, site.tuning)
@@ -122,8 +133,7 @@ class BatchNorm(Layer):
         arrays = {"STATISTICS": _statistics(site), **_affine(site)}
         depth, cells = source.layout.unit_depth, source.layout.plane_elements
         sizes: dict[str, Macro] = {"UNITS": units, "DEPTH": depth, "CELLS": cells}
-        own: dict[str, Macro] = {"MOMENTUM": float(self.momentum), "EPSILON": float(self.epsilon)}
-        made, shards = {"STATISTICS": _statistics(site), **running}, list[KernelCall]()
+        shards: list[KernelCall] = []
         kernel_of_units = "normalization/forward_statistics"
         if site.shards > 1:
             moments = {"MOMENTS": site.common("moments", site.shards * 3 * units)}
@@ -158,10 +168,15 @@ class BatchNorm(Layer):
 
     def backward_parameters(self, site: Site) -> list[KernelCall]:
         source = site.inputs[0]
+        label = f"{site.name} backward parameters"
+        if site.input_deltas[0] and _by_units(site):
+            blobs = {"INPUT": source, "OUTPUT_DELTA": site.delta, "INPUT_DELTA": site.input_deltas[0]}
+            arrays = {"STATISTICS": _statistics(site), **_affine(site), **_gradients(site)}
+            macros = {**_in_place(site), **slope_macro(site.behind)}
+            return [_unit_call("normalization/backward_unit", f"{site.name} backward", site, blobs, arrays, macros)]
         units = source.layout.unit_count
         partials = {"PARTIALS": site.memory("delta_partials", per_sample=2 * source.layout.plane_count)}
         kernel = "normalization/backward_plane_sums"
-        label = f"{site.name} backward parameters"
         plane_size, plane_local, lanes = _plane_work(kernel, source.shape, site.tuning)
         unit_size, unit_local = _unit_work(units, site.tuning)
         shards: list[KernelCall] = []
@@ -205,7 +220,7 @@ class BatchNorm(Layer):
         target = site.input_deltas[0]
         if target is None:
             return []
-        in_place: dict[str, Macro] = {"ACCUMULATE": int(site.accumulate[0]), "IN_PLACE": int(site.delta == target)}
+        in_place = _in_place(site)
         label = f"{site.name} backward data"
         if not site.training:
             blobs = {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target}
@@ -213,6 +228,8 @@ class BatchNorm(Layer):
             macros = {"EPSILON": float(self.epsilon), **in_place}
             kernel = "normalization/backward_inference"
             return [cell_call(kernel, label, blobs, site.tuning, arrays=arrays, macros=macros)]
+        if _by_units(site):
+            return []  # It comes with the gradients.
         return [
             cell_call(
                 "normalization/backward_data",
@@ -227,6 +244,38 @@ class BatchNorm(Layer):
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _in_place(site: Site) -> dict[str, Macro]:
+    return {"ACCUMULATE": int(site.accumulate[0]), "IN_PLACE": int(site.delta == site.input_deltas[0])}
+
+
+def _by_units(site: Site) -> bool:
+    """Whether one launch does all, a work-group of a GPU a unit: units have few values, in planes of some size.
+
+    NOTE: a launch costs a host more than such a pass costs a GPU (docs/many_devices.md).
+    """
+    model, layout = site.tuning.model, site.inputs[0].layout
+    cells = layout.plane_elements
+    fits = cells >= _LEAST_CELLS and site.batch_size * cells <= _UNIT_VALUES
+    return (
+        model.items_are_lanes and group_size(model) >= _CELL_SHARERS and fits and layout.unit_depth == site.shards == 1
+    )
+
+
+def _unit_call(
+    kernel: str,
+    label: str,
+    site: Site,
+    blobs: dict[str, Blob],
+    arrays: dict[str, Array],
+    macros: dict[str, Macro],
+) -> KernelCall:
+    layout, tuning = site.inputs[0].layout, site.tuning
+    rows = group_size(tuning.model, _UNIT_ITEMS) // _CELL_SHARERS
+    cells = power_of_two(-(-layout.plane_elements // _CELL_SHARERS), tuning.of(kernel)["CELLS"])
+    size = GlobalSize(_CELL_SHARERS, 1, layout.unit_count * rows, per_sample=False)
+    return KernelCall(kernel, label, size, blobs, arrays, macros, {"CELLS": cells}, (_CELL_SHARERS, 1, rows))
 
 
 def _statistics(site: Site) -> Array:

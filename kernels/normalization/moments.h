@@ -1,14 +1,9 @@
 /*
- * Statistics of a unit: its mean, what the mean's rounding lost, and the sum of squared deviations. All that they are
- * made of is taken relative to one mean: differences are small where the data's mean is large.
+ * Statistics of a unit from those of its parts. All that they are made of is taken relative to one mean: differences are
+ * small where the data's mean is large.
  */
 #include "group_sum.h"
-
-typedef struct {
-    accumulator_t mean;
-    accumulator_t lost;
-    accumulator_t squares;
-} unit_moments_t;
+#include "normalization/statistics.h"
 
 /*
  * Of a unit, from those of its planes, which all have as many cells: PARTIALS is (3, units, planes). NOTE: Oclgrind gives up
@@ -37,16 +32,3 @@ INLINE void moments_of_unit(unit_moments_t *moments, __global const accumulator_
     moments->lost = (origin - moments->mean) + relative;
     moments->squares = GROUP_SUM(within, group) + cells * GROUP_SUM(between, group);
 }
-
-/* Makes those of all its values what normalizes unit z, and adds them to the running statistics. */
-#define STORE_STATISTICS(z, moments, values)                                                   \
-    do {                                                                                       \
-        ARRAY(statistics)[z] = (moments).mean;                                                 \
-        ARRAY(statistics)[UNITS + (z)] = (moments).lost;                                       \
-        ARRAY(statistics)[2 * UNITS + (z)] = 1 / sqrt((moments).squares / (values) + EPSILON); \
-        const accumulator_t unbiased = (moments).squares / fmax((values) - 1, 1.0f);           \
-        __global real_t *means_so_far = ARRAY(running_mean);                                   \
-        __global real_t *variances_so_far = ARRAY(running_variance);                           \
-        means_so_far[z] = (1 - MOMENTUM) * means_so_far[z] + MOMENTUM * (moments).mean;        \
-        variances_so_far[z] = (1 - MOMENTUM) * variances_so_far[z] + MOMENTUM * unbiased;      \
-    } while (0)

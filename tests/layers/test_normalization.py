@@ -18,6 +18,7 @@ from blobnet.errors import OptionError
 from blobnet.executor import Executor
 from blobnet.kernel_call import KernelCall, Tuning
 from blobnet.layers import Activation, BatchNorm
+from blobnet.layers import normalization as normalization_layer
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import ParameterSpec, Placement, Site
 from tests.kinds import kind_of, tuning_for
@@ -26,7 +27,9 @@ from tests.reference.compare import assert_close
 
 Arrays = Sequence[npt.NDArray[np.float64]]
 Parameters = Mapping[str, npt.NDArray[np.float64]]
-TUNINGS = [tuning_for("cpu"), tuning_for("gpu")]
+#: Kinds of devices, and how many values of a unit one work-group normalizes: of many, a GPU's kernels do it in stages.
+WAYS = {"cpu": ("cpu", 0), "gpu": ("gpu", 0), "gpu, by units": ("gpu", 1 << 14)}
+CPU, GPU, BY_UNITS = WAYS
 #: NOTE: not "by placement, inference": that one compares with the training reference. Inference has its own tests.
 IN_TRAINING = ("tight", "one pitch", "own pitches", "own zeros", "by placement (separate 0, delta in place)")
 #: With samples: odd planes, more than one step of lanes and more than a GPU's group in a plane, one row, one value.
@@ -48,6 +51,24 @@ TRAINING = [
     "normalization/backward_parameters",
     "normalization/backward_data",
 ]
+#: All of it, by a GPU's work-groups.
+TRAINING_BY_UNITS = ["normalization/forward_unit", "normalization/backward_unit"]
+
+
+@pytest.fixture
+def tuning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Tuning:
+    kind, values = WAYS[request.param]
+    monkeypatch.setattr(normalization_layer, "_UNIT_VALUES", values)
+    return tuning_for(kind)
+
+
+every_way = pytest.mark.parametrize("tuning", WAYS, indirect=True)
+
+
+def kernels_of(tuning: Tuning, shape: Shape) -> list[str]:
+    """Those that train a norm."""
+    by_units = tuning.model.items_are_lanes and normalization_layer._UNIT_VALUES
+    return TRAINING_BY_UNITS if by_units and shape.rank < 3 and shape.positions >= 16 else TRAINING
 
 
 def contract(
@@ -116,48 +137,52 @@ def contract(
 #: Every arrangement of memory once, then every shape in the most hostile one: each run builds six programs.
 EVERY_SHAPE = pytest.mark.parametrize(
     ("shape", "count", "tuning"),
-    [(shape, count, TUNINGS[0]) for shape, count in SHAPES]
-    + [(shape, count, TUNINGS[1]) for shape, count in SHAPES if shape.units not in (5, 7)],
-    ids=lambda value: value.model.name if isinstance(value, Tuning) else str(value),
+    [(shape, count, CPU) for shape, count in SHAPES]
+    + [(shape, count, GPU) for shape, count in SHAPES if shape.units not in (5, 7)]
+    + [(shape, count, BY_UNITS) for shape, count in SHAPES[:5]],
+    ids=str,
+    indirect=["tuning"],
 )
 
 
 @EVERY_SHAPE
 def test_training_contract(device: Device, shape: Shape, count: int, tuning: Tuning) -> None:
     fused = ("relu", "gelu") if shape.rank == 1 else ()
-    everywhere = (shape, tuning) == (SHAPES[0][0], TUNINGS[0])
+    kernels = kernels_of(tuning, shape)
+    everywhere = shape == SHAPES[0][0] and (not tuning.model.items_are_lanes or kernels != TRAINING)
     arrangements = IN_TRAINING if everywhere else ["own pitches"]
     report = contract(device, BatchNorm(), shape, tuning, count=count, arrangements=arrangements, fused=fused)
-    assert report.runs["own pitches"].kernels == TRAINING
+    assert report.runs["own pitches"].kernels == kernels
 
 
 @EVERY_SHAPE
 def test_inference_contract(device: Device, shape: Shape, count: int, tuning: Tuning) -> None:
     fused = ("relu", "gelu") if shape.rank == 1 else ()
-    everywhere = (shape, tuning) == (SHAPES[0][0], TUNINGS[0])
+    everywhere = shape == SHAPES[0][0] and not tuning.model.items_are_lanes
     arrangements = None if everywhere else ["own pitches"]
     layer = BatchNorm(0.3, 0.01)
     report = contract(device, layer, shape, tuning, count=count, training=False, arrangements=arrangements, fused=fused)
     assert report.kernels == {"normalization/forward_inference"}
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
+@every_way
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8])
 def test_any_number_of_lanes_and_cells(device: Device, lanes: int, tuning: Tuning) -> None:
-    overrides = {kernel: dict.fromkeys(kernel_source.load(kernel).tunables, lanes) for kernel in TRAINING}
+    kernels = TRAINING + TRAINING_BY_UNITS
+    overrides = {kernel: dict.fromkeys(kernel_source.load(kernel).tunables, lanes) for kernel in kernels}
     tuning = replace(tuning, model=replace(tuning.model, tunables=overrides))
     contract(device, BatchNorm(), Shape(2, 3, 21), tuning, arrangements=["own pitches"])
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
+@every_way
 @pytest.mark.parametrize("function", ["leaky_relu(0.3)", *(name for name in ACTIVATIONS if Activation(name).activates)])
 def test_every_activation_forward_and_backward(device: Device, function: str, tuning: Tuning) -> None:
     report = contract(device, BatchNorm(), Shape(2, 5, 7), tuning, arrangements=[], fused=[function])
-    assert report.runs[f"with {function}"].kernels == TRAINING
+    assert report.runs[f"with {function}"].kernels == kernels_of(tuning, Shape(2, 5, 7))
     assert report.runs[f"with {function}"].gradients
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
+@every_way
 @pytest.mark.parametrize("training", [True, False], ids="training={}".format)
 def test_residual_and_activation(device: Device, training: bool, tuning: Tuning) -> None:
     kind = Arrangement("with a residual", training=training, residual=True, activation="relu6")
@@ -170,7 +195,7 @@ def test_momentum_and_epsilon(device: Device, momentum: float, epsilon: float) -
     contract(device, BatchNorm(momentum, epsilon), Shape(3, 3, 5), tuning_for(kind_of(device)), arrangements=["tight"])
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
+@every_way
 @pytest.mark.parametrize("deviation", [1.0, 0.01])
 def test_a_mean_far_larger_than_the_deviation(device: Device, deviation: float, tuning: Tuning) -> None:
     # NOTE: float32 holds 1000 to 6e-5: the mean's own rounding would be an error of 0.3 % of the smaller deviation.
@@ -191,14 +216,14 @@ def test_a_mean_far_larger_than_the_deviation(device: Device, deviation: float, 
     )
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
+@every_way
 def test_sample_means_far_apart(device: Device, tuning: Tuning) -> None:
     noise = np.random.default_rng(8).standard_normal((4, 2, 5, 9))
     values = noise + np.array([0.0, 1e4, -3e4, 10.0]).reshape(4, 1, 1, 1)
     contract(device, BatchNorm(), Shape(2, 5, 9), tuning, inputs=values, count=4, relative=2e-5, arrangements=["tight"])
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
+@every_way
 def test_an_outlier_among_the_cells_that_distances_are_from(device: Device, tuning: Tuning) -> None:
     values = 0.01 * np.random.default_rng(9).standard_normal((1, 2, 40, 52))
     values[0, :, 10, 13] = 100
@@ -206,7 +231,7 @@ def test_an_outlier_among_the_cells_that_distances_are_from(device: Device, tuni
 
 
 @pytest.mark.parametrize(
-    ("shape", "tuning"), [(Shape(3, 1, 1), TUNINGS[0]), (Shape.flat(5), TUNINGS[1])], ids=["cpu", "gpu"]
+    ("shape", "tuning"), [(Shape(3, 1, 1), CPU), (Shape.flat(5), GPU)], ids=["cpu", "gpu"], indirect=["tuning"]
 )
 def test_a_single_value_has_variance_0(device: Device, shape: Shape, tuning: Tuning) -> None:
     start = {"running_variance": np.full(shape.units, 2.0), "shift": np.arange(shape.units)}
@@ -215,9 +240,10 @@ def test_a_single_value_has_variance_0(device: Device, shape: Shape, tuning: Tun
     assert np.all(report.runs["tight"].input_deltas[0] == 0)
 
 
-def test_a_constant_unit_is_shifted_only(device: Device) -> None:
+@every_way
+def test_a_constant_unit_is_shifted_only(device: Device, tuning: Tuning) -> None:
     values = np.broadcast_to(np.array([0.1, -3e5, 0.0]).reshape(1, 3, 1, 1), (3, 3, 7, 5))
-    layer, shape, tuning = BatchNorm(epsilon=1e-30), Shape(3, 7, 5), tuning_for(kind_of(device))
+    layer, shape = BatchNorm(epsilon=1e-30), Shape(3, 7, 5)
     contract(device, layer, shape, tuning, inputs=values, training=False, arrangements=["tight"])
     report = run_layer_contract(
         device,
@@ -231,12 +257,13 @@ def test_a_constant_unit_is_shifted_only(device: Device) -> None:
         inputs=[values],
         relative=1e-6,
         absolute=1e-6,
+        tuning=tuning,
         arrangements=["tight"],
     )
     assert np.all(np.isfinite(report.runs["tight"].output))
 
 
-@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.model.name)
+@every_way
 def test_central_differences(device: Device, tuning: Tuning) -> None:
     check_central_differences(device, BatchNorm(), [Shape(3, 4, 5)], count=3, tuning=tuning)
 
@@ -273,8 +300,9 @@ class _Frozen(BatchNorm):
 
 @pytest.mark.parametrize(
     ("shape", "count", "tuning"),
-    [(SHAPES[0][0], SHAPES[0][1], TUNINGS[0]), (SHAPES[0][0], SHAPES[0][1], TUNINGS[1]), (Shape(9), 3, TUNINGS[0])],
-    ids=lambda value: value.model.name if isinstance(value, Tuning) else str(value),
+    [(SHAPES[0][0], SHAPES[0][1], CPU), (SHAPES[0][0], SHAPES[0][1], GPU), (Shape(9), 3, CPU)],
+    ids=str,
+    indirect=["tuning"],
 )
 def test_frozen_contract(device: Device, shape: Shape, count: int, tuning: Tuning) -> None:
     """Statistics and gradients are constants: the delta is multiplied by scale / deviation, in place and added too."""
@@ -429,4 +457,5 @@ def test_a_gpu_group_has_at_most_64_work_items_along_the_units(shape: Shape) -> 
         )
         sizes = [call.local_size for _, call in plan.calls if call.kernel.startswith(("normalization", "dropout"))]
         assert sizes
-        assert all(size and size[2] <= 64 and 1 <= size[0] * size[1] * size[2] <= 128 for size in sizes)
+        most = tuning_for("gpu").model.group_size
+        assert all(size and size[2] <= 64 and 1 <= size[0] * size[1] * size[2] <= most for size in sizes)

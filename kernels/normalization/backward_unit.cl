@@ -1,0 +1,101 @@
+/*
+ * Batch normalization, backward, all of it for units of few values: a work-group reads its unit twice, the second time
+ * from caches, for the sums of backward_plane_sums.cl and the result of backward_data.cl; may run in place. With
+ * M = COUNT * height * width, deviation = sqrt(variance + epsilon), normalized = (input - mean) / deviation and
+ * delta = output_delta * f'(normalized * scale + shift):
+ * shift_gradient = sum(delta), scale_gradient = sum(delta * normalized),
+ * input_delta = scale / deviation * (delta - shift_gradient / M - normalized * scale_gradient / M).
+ *
+ * Blobs, sizes as arguments:
+ *   INPUT        read
+ *   OUTPUT_DELTA read
+ *   INPUT_DELTA  update
+ * Arrays:
+ *   STATISTICS      read   (3, units): mean, what its rounding lost, 1 / deviation
+ *   SCALE           read   (units)
+ *   SHIFT           read   (units)
+ *   SCALE_GRADIENT  write  (units)
+ *   SHIFT_GRADIENT  write  (units)
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   ACCUMULATE   1: add to INPUT_DELTA
+ *   IN_PLACE     1: OUTPUT_DELTA is INPUT_DELTA
+ *   SLOPE        f' of what the norm gave (blobnet/cellwise.py)
+ *   LOCAL_UNITS  planes of a unit that a work-group reads at a time
+ * Tunables:
+ *   CELLS  loops 1, lanes 8 of 1 2 4 8: cells that a work-item takes at once
+ * Global:
+ *   width  work-items that share a plane
+ *   units  units * LOCAL_UNITS
+ * Local:
+ *   width  all of the global width
+ *   units  LOCAL_UNITS
+ */
+#include "blob.h"
+#define PLANE INPUT
+#include "cells.h"
+#include "in_place.h"
+#include "put.h"
+#include "normalization/normalized.h"
+#define GROUP_SUM_TYPE accumulator_pair_t
+#include "normalization/unit_sum.h"
+
+__kernel void normalization_backward_unit(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
+                                          READ_ARRAY(real_t, statistics), READ_ARRAY(scale_t, scale),
+                                          READ_ARRAY(shift_t, shift), WRITE_ARRAY(real_t, scale_gradient),
+                                          WRITE_ARRAY(real_t, shift_gradient), const int count)
+{
+    __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
+    LOAD_STATISTICS(UNIT);
+    accumulator_pair_t sums = 0;
+    FOR_SAMPLES
+    {
+        __global const input_t *cells = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
+        __global const input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, UNIT, 0, 0);
+        __global const output_delta_t *from =
+            IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, UNIT, 0, 0));
+        FOR_ALL_CELLS
+        {
+            EACH_CELL
+            {
+                const real_t centred = CENTRED(READ_VALUE(cells, AT(INPUT)));
+                const real_t delta = THROUGH_SLOPE(READ_VALUE(from, AT(OUTPUT_DELTA)), NORMALIZED(centred));
+                sums += (accumulator_pair_t)(delta, delta * centred);
+            }
+        }
+    }
+    const accumulator_pair_t total = UNIT_SUM(sums, group);
+    if (get_local_id(0) == 0 && get_local_id(2) == 0) {
+        ARRAY(shift_gradient)[UNIT] = total.s0;
+        ARRAY(scale_gradient)[UNIT] = total.s1 * inverse;
+    }
+    const accumulator_t values = (accumulator_t)count * PLANE_CELLS;
+    const accumulator_t delta_mean = total.s0 / values;
+    const accumulator_t slope = inverse * (total.s1 * inverse / values);
+    FOR_SAMPLES
+    {
+        __global const input_t *cells = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
+        __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, UNIT, 0, 0);
+        __global const output_delta_t *from =
+            IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, UNIT, 0, 0));
+        FOR_ALL_CELLS
+        {
+            real_t centred[CELLS];
+            real_t deltas[CELLS];
+            real_t olds[CELLS];
+            EACH_CELL
+            {
+                centred[i] = CENTRED(READ_VALUE(cells, AT(INPUT)));
+                deltas[i] = READ_VALUE(from, AT(OUTPUT_DELTA));
+                olds[i] = OLD(to + AT(INPUT_DELTA));
+            }
+            EACH_CELL
+            {
+                const real_t delta = THROUGH_SLOPE(deltas[i], NORMALIZED(centred[i]));
+                const real_t result = factor * MULTIPLY_ADD(-slope, centred[i], delta - delta_mean);
+                WRITE_VALUE(to, AT(INPUT_DELTA), PLUS_OLD(result, olds[i]));
+            }
+        }
+    }
+}

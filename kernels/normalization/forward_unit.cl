@@ -1,0 +1,103 @@
+/*
+ * Batch normalization, forward in training, all of it for units of few values: a work-group reads its unit twice, the
+ * second time from caches. First for the statistics, from the sums of distances from the mean of four cells of several
+ * samples (see forward_plane_statistics.cl and forward_statistics.cl), then for
+ * output = epilogue((input - mean) / sqrt(variance + epsilon) * scale + shift).
+ *
+ * Blobs, sizes as arguments everywhere:
+ *   INPUT    read
+ *   RESIDUAL read   if HAS_RESIDUAL
+ *   OUTPUT   write
+ * Arrays:
+ *   STATISTICS        write   (3, UNITS): mean, what its rounding lost, 1 / sqrt(variance + EPSILON)
+ *   RUNNING_MEAN      update  (UNITS)
+ *   RUNNING_VARIANCE  update  (UNITS)
+ *   SCALE             read    (UNITS)
+ *   SHIFT             read    (UNITS)
+ * Scalars:
+ *   COUNT  samples in this batch
+ *   UNITS
+ * Macros:
+ *   MOMENTUM     weight of this batch in the running statistics
+ *   EPSILON      added to the variance
+ *   LOCAL_UNITS  planes of a unit that a work-group reads at a time
+ * Tunables:
+ *   CELLS  loops 1, lanes 8 of 1 2 4 8: cells that a work-item takes at once
+ * Global:
+ *   width  work-items that share a plane
+ *   units  UNITS * LOCAL_UNITS
+ * Local:
+ *   width  all of the global width
+ *   units  LOCAL_UNITS
+ */
+#include "blob.h"
+#define PLANE INPUT
+#include "cells.h"
+#include "normalization/normalized.h"
+#include "normalization/statistics.h"
+#define GROUP_SUM_TYPE accumulator_pair_t
+#include "normalization/unit_sum.h"
+#include "joined.h"
+
+/* A cell of one of four samples, in the quarters of its plane. */
+#define QUARTER_CELL(number, rows, columns)                                                    \
+    READ_VALUE(input, BLOB_INDEX(INPUT, (number) * count / 4, UNIT, (rows) * PLANE_HEIGHT / 4, \
+                                 (columns) * PLANE_WIDTH / 4))
+
+__kernel void normalization_forward_unit(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
+                                         WRITE_ARRAY(real_t, statistics), WRITE_ARRAY(real_t, running_mean),
+                                         WRITE_ARRAY(real_t, running_variance), READ_ARRAY(scale_t, scale),
+                                         READ_ARRAY(shift_t, shift) MORE_ARRAYS, const int count,
+                                         const int units)
+{
+    __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
+    /* NOTE: a single cell may be an outlier; in this order equal ones lose nothing. */
+    const real_t origin =
+        ((QUARTER_CELL(0, 1, 1) + QUARTER_CELL(1, 1, 3)) + (QUARTER_CELL(2, 3, 1) + QUARTER_CELL(3, 3, 3)))
+        / 4;
+    accumulator_pair_t sums = 0;
+    FOR_SAMPLES
+    {
+        __global const input_t *from = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
+        FOR_ALL_CELLS
+        {
+            EACH_CELL
+            {
+                const real_t distance = READ_VALUE(from, AT(INPUT)) - origin;
+                sums += (accumulator_pair_t)(distance, distance * distance);
+            }
+        }
+    }
+    const accumulator_pair_t total = UNIT_SUM(sums, group);
+    const accumulator_t values = (accumulator_t)count * PLANE_CELLS;
+    const accumulator_t relative = total.s0 / values;
+    const accumulator_t mean = origin + relative;
+    const accumulator_t lost = (origin - mean) + relative;
+    const unit_moments_t moments = {mean, lost, fmax(total.s1 - total.s0 * relative, 0.0f)};
+    if (get_local_id(0) == 0 && get_local_id(2) == 0) {
+        STORE_STATISTICS(UNIT, moments, values);
+    }
+    const accumulator_t factor = INVERSE_DEVIATION(moments, values) * READ_VALUE(ARRAY(scale), UNIT);
+    const accumulator_t term = READ_VALUE(ARRAY(shift), UNIT);
+    FOR_SAMPLES
+    {
+        __global const input_t *from = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
+        __global const residual_t *terms = residual + RESIDUAL_INDEX(n, UNIT, 0, 0);
+        __global output_t *to = output + BLOB_INDEX(OUTPUT, n, UNIT, 0, 0);
+        FOR_ALL_CELLS
+        {
+            real_t results[CELLS];
+            EACH_CELL
+            {
+                const real_t normalized = NORMALIZED(CENTRED(READ_VALUE(from, AT(INPUT))));
+                const real_t value =
+                    WITH_RESIDUAL(BIASED(normalized, 0, UNIT), READ_VALUE(terms, AT_RESIDUAL), UNIT);
+                results[i] = FINISHED(value, UNIT);
+            }
+            EACH_CELL
+            {
+                WRITE_VALUE(to, AT(OUTPUT), results[i]);
+            }
+        }
+    }
+}
