@@ -30,7 +30,7 @@ Local = tuple[int, int, int]
 _SAMPLE_SHARERS = 32
 #: Values of a unit that one work-group of a GPU normalizes, and of a plane at least; its work-items, and those of them
 #: that share a plane.
-_UNIT_VALUES, _LEAST_CELLS = 1 << 14, 16
+_UNIT_VALUES, _LEAST_CELLS = 1 << 15, 16
 _UNIT_ITEMS, _CELL_SHARERS = 512, 32
 #: Work-items of a GPU that may share a plane, which programs know, and steps of each that adding up sums is worth.
 _PLANE_SHARERS, _LEAST_STEPS = (8, 32, 128), 2

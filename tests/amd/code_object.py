@@ -68,7 +68,8 @@ class Kernel:
             values: addresses as int, all else as NumPy's numbers or arrays.
             groups, size: groups of the launch and work-items of a group, for three axes.
         """
-        data, given = bytearray(self.argument_bytes), iter(values)
+        # NOTE: compilers read 16 aligned bytes where the last of them belong to nobody.
+        data, given = bytearray(-(-self.argument_bytes // 16) * 16), iter(values)
         axes = {"block_count": groups, "group_size": size, "remainder": (0, 0, 0), "global_offset": (0, 0, 0)}
         for argument in self.arguments:
             if argument.kind.startswith("hidden_"):
