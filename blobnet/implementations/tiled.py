@@ -145,10 +145,19 @@ class Tiled(Implementation):
         size = GlobalSize(width, self.splits, operation.groups, per_sample=False)
         return operation.summed(self.splits, self.kernel, size, tile.items, tile.macros)
 
-    def addresses(self, rows: int) -> dict[str, Macro]:
-        """How kernels make addresses, as a macro: in few instructions unless a table of ``rows`` takes much room."""
-        is_small = FLOAT32.itemsize * rows * _SHIFTS_PART <= self.tile.local_bytes
-        return {"CHEAP_ADDRESSES": int(self.operation.cheap_addresses and is_small)}
+    def addresses(self, phase: Phase) -> dict[str, Macro]:
+        """How kernels make addresses, as a macro: in few instructions unless a table of rows takes much room.
+
+        It has all rows (1), or, where steps lie within them, those of a row of taps (2).
+        """
+        tile, all_rows = self.tile, phase.taps * self.operation.depth
+        most = tile.local_bytes // (FLOAT32.itemsize * _SHIFTS_PART)
+        tap_row = phase.horizontal.count * self.operation.depth
+        if not self.operation.cheap_addresses:
+            return {"CHEAP_ADDRESSES": 0}
+        if self.depth_rows % tile.depth == 0 or rounded_up(all_rows, tile.depth) <= most:
+            return {"CHEAP_ADDRESSES": 1}
+        return {"CHEAP_ADDRESSES": 2 if tap_row % tile.depth == 0 and tap_row <= most else 0}
 
     # -- forward and backward data: packs the weights, and multiplies them with the source, phase by phase ------------
 
@@ -189,8 +198,7 @@ class Tiled(Implementation):
             others.append(operation.call(kernel, *work, macros, label, PARTIALS=arrays["PARTIALS"]))
             operation = operation.plain
         for phase in self.phases(operation):
-            rows = rounded_up(phase.taps * operation.depth, tile.depth) if self.depth_rows % tile.depth else 0
-            facts = {**phase.macros, **macros, **self.addresses(rows), "ROW_POSITIONS": self.row(phase)}
+            facts = {**phase.macros, **macros, **self.addresses(phase), "ROW_POSITIONS": self.row(phase)}
             if phase.taps or splits > 1:
                 width, positions = tile.count(self.units, 1) * tile.items, self.positions(phase)
                 size = GlobalSize(width, operation.groups, splits, positions=positions, tile=tile.columns)

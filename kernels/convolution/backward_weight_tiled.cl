@@ -79,19 +79,26 @@ typedef struct {
 } prefetch_t;
 
 /*
- * With CHEAP_ADDRESSES all positions of a step are there, but for the first step's, and distances from the place of the
- * first tap are not negative.
+ * With CHEAP_ADDRESSES all positions of a step are there, but for the first step's; `planes` and `shifts` are where the
+ * first position of units and columns lies, and others at a distance from there.
  */
 #if CHEAP_ADDRESSES
 #define IS_POSITION(position) (positions == TILE_DEPTH || (position) - first < positions)
-#define FIRST_TAP(cell, stride, padding) (cell) * (stride) - (padding)
-#define TAP(number, dilation, padding) (number) * (dilation)
+#define FROM_ORIGIN(ROLE, cells) (BLOB_INDEX(ROLE, 0, 0, 0, 0) + (cells))
+/* few * by, on AMD's GPUs in one instruction if they have 24 bits; `few` does. */
+#ifdef __AMDGCN__
+#define TIMES(few, by) ((by) >= -(1 << 23) && (by) < 1 << 23 ? mul24((int)(few), by) : (int)(few) * (by))
 #else
-/* clang-format off */
+#define TIMES(few, by) ((int)(few) * (by))
+#endif
+/* How far position p, of sample n and row `all_y` of all samples, is from the first one. */
+#define BYTES_TO(type, sample, row, cell)                                           \
+    (TIMES(n, (int)sizeof(type) * ((sample) - OUTPUT_DELTA_UNIT_HEIGHT * (row)))    \
+     + TIMES(all_y, (int)sizeof(type) * ((row) - OUTPUT_DELTA_UNIT_WIDTH * (cell))) \
+     + p * ((int)sizeof(type) * (cell)))
+#else
 #define IS_POSITION(position) position < positions
-#define FIRST_TAP(cell, stride, padding) cell * stride
-#define TAP(number, dilation, padding) number * dilation - padding
-/* clang-format on */
+#define FROM_ORIGIN(ROLE, cells) cells
 #endif
 
 /*
@@ -108,14 +115,6 @@ typedef struct {
 #define LOAD_ARGUMENTS unit_pointers, planes, column_pointers, shifts
 #define READ_DELTA(i) READ_PLACE(output_delta_t, unit_pointers[i], deltas, planes[i])
 #define READ_INPUT(i) READ_PLACE(input_t, column_pointers[i], inputs, shifts[i])
-
-/* few * by, in one instruction if they have 24 bits; `few` does. */
-#define TIMES(few, by) ((by) >= -(1 << 23) && (by) < 1 << 23 ? mul24((int)(few), by) : (int)(few) * (by))
-/* How far position p, of sample n and row `all_y` of all samples, is from the first one. */
-#define BYTES_TO(type, sample, row, cell)                                           \
-    (TIMES(n, (int)sizeof(type) * ((sample) - OUTPUT_DELTA_UNIT_HEIGHT * (row)))    \
-     + TIMES(all_y, (int)sizeof(type) * ((row) - OUTPUT_DELTA_UNIT_WIDTH * (cell))) \
-     + p * ((int)sizeof(type) * (cell)))
 #else
 #define LOAD_PARAMETERS const int planes[UNIT_LOADS], const int shifts[COLUMN_LOADS]
 #define LOAD_ARGUMENTS planes, shifts
@@ -135,30 +134,22 @@ INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_B
         const int p = positions == TILE_DEPTH ? position : min(position, first + positions - 1);
         const uint n = (uint)p / POSITIONS;
         const uint all_y = (uint)p / OUTPUT_DELTA_UNIT_WIDTH;
-        const uint y = all_y - n * OUTPUT_DELTA_UNIT_HEIGHT;
-        const uint x = p - all_y * OUTPUT_DELTA_UNIT_WIDTH;
+        uint deltas =
+            BYTES_TO(output_delta_t, OUTPUT_DELTA_MEMORY_ELEMENTS, OUTPUT_DELTA_UNIT_MEMORY_WIDTH, 1);
+        uint inputs = BYTES_TO(input_t, INPUT_MEMORY_ELEMENTS, STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH, STRIDE_X);
+#if SHARED_POINTERS
+        /* NOTE: else the compiler makes sums of a part of this and each of `shifts` ahead, and adds the rest to all. */
+        __asm__("" : "+v"(deltas), "+v"(inputs));
+#endif
 #else
         const int p = min(position, positions - 1);
         const int n = p / POSITIONS;
         const int y = p % POSITIONS / OUTPUT_DELTA_UNIT_WIDTH;
         const int x = p % OUTPUT_DELTA_UNIT_WIDTH;
-#endif
-#if SHARED_POINTERS
-        uint deltas =
-            PLACE(output_delta_t, output_delta, BLOB_INDEX(OUTPUT_DELTA, 0, 0, 0, 0))
-            + BYTES_TO(output_delta_t, OUTPUT_DELTA_MEMORY_ELEMENTS, OUTPUT_DELTA_UNIT_MEMORY_WIDTH, 1);
-        uint inputs =
-            PLACE(input_t, input, BLOB_INDEX(INPUT, 0, 0, -PAD_TOP, -PAD_LEFT))
-            + BYTES_TO(input_t, INPUT_MEMORY_ELEMENTS, STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH, STRIDE_X);
-        /* NOTE: else the compiler makes sums of a part of this and each of `shifts` ahead, and adds the rest to all. */
-        __asm__("" : "+v"(deltas), "+v"(inputs));
-#else
         PLACE_OF(output_delta_t)
         deltas = PLACE(output_delta_t, output_delta, BLOB_INDEX(OUTPUT_DELTA, n, 0, y, x));
         PLACE_OF(input_t)
-        inputs =
-            PLACE(input_t, input,
-                  BLOB_INDEX(INPUT, n, 0, FIRST_TAP(y, STRIDE_Y, PAD_TOP), FIRST_TAP(x, STRIDE_X, PAD_LEFT)));
+        inputs = PLACE(input_t, input, BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X));
 #endif
 #pragma unroll
         for (int i = 0; i < UNIT_LOADS; i++) {
@@ -212,17 +203,19 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
         int unit = first_unit + ROW_OF(item) + i * ROW_STEP;
         unit = GROUP_OUTPUT_UNITS % TILE_UNITS == 0 ? unit : min(unit, GROUP_OUTPUT_UNITS - 1);
         planes[i] =
-            DISTANCE(output_delta_t, (group * GROUP_OUTPUT_UNITS + unit) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS);
+            DISTANCE(output_delta_t, FROM_ORIGIN(OUTPUT_DELTA, (group * GROUP_OUTPUT_UNITS + unit)
+                                                                   * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS));
     }
 #pragma unroll
     for (int i = 0; i < COLUMN_LOADS; i++) {
         int k = first_column + ROW_OF(item) + i * ROW_STEP;
         k = COLUMNS % TILE_COLUMNS == 0 ? k : min(k, COLUMNS - 1);
         shifts[i] = DISTANCE(
-            input_t,
-            (group * GROUP_INPUT_UNITS + k / (FILTER_HEIGHT * FILTER_WIDTH)) * INPUT_UNIT_MEMORY_ELEMENTS
-                + (TAP(k / FILTER_WIDTH % FILTER_HEIGHT, DILATION_Y, PAD_TOP)) * INPUT_UNIT_MEMORY_WIDTH
-                + TAP(k % FILTER_WIDTH, DILATION_X, PAD_LEFT));
+            input_t, FROM_ORIGIN(INPUT, (group * GROUP_INPUT_UNITS + k / (FILTER_HEIGHT * FILTER_WIDTH))
+                                                * INPUT_UNIT_MEMORY_ELEMENTS
+                                            + (k / FILTER_WIDTH % FILTER_HEIGHT * DILATION_Y - PAD_TOP)
+                                                  * INPUT_UNIT_MEMORY_WIDTH
+                                            + k % FILTER_WIDTH * DILATION_X - PAD_LEFT));
     }
 #if SHARED_POINTERS
     /* NOTE: a compiler that knew what pointers are of would add what they have in common to the work-item's part. */
@@ -232,8 +225,9 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
     for (int i = 0; i < UNIT_LOADS; i++) {
         unit_pointers[i] = output_delta;
         if (UNITS_IN_COMMON) {
-            const uint first = min(first_unit + i * ROW_STEP, GROUP_OUTPUT_UNITS - ROW_STEP);
-            unit_pointers[i] += (group * GROUP_OUTPUT_UNITS + first) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS;
+            const int first = min(first_unit + i * ROW_STEP, GROUP_OUTPUT_UNITS - ROW_STEP);
+            unit_pointers[i] += FROM_ORIGIN(OUTPUT_DELTA, (group * GROUP_OUTPUT_UNITS + first)
+                                                              * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS);
             planes[i] = DISTANCE(output_delta_t, ROW_OF(item) * OUTPUT_DELTA_UNIT_MEMORY_ELEMENTS);
             __asm__("" : "+s"(unit_pointers[i]));
         }
@@ -242,8 +236,10 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
     for (int i = 0; i < COLUMN_LOADS; i++) {
         column_pointers[i] = input;
         if (COLUMNS_IN_COMMON) {
-            const uint first = min(first_column + i * ROW_STEP, GROUP_INPUT_UNITS - ROW_STEP);
-            column_pointers[i] += (group * GROUP_INPUT_UNITS + first) * INPUT_UNIT_MEMORY_ELEMENTS;
+            const int first = min(first_column + i * ROW_STEP, GROUP_INPUT_UNITS - ROW_STEP);
+            column_pointers[i] +=
+                FROM_ORIGIN(INPUT, (group * GROUP_INPUT_UNITS + first) * INPUT_UNIT_MEMORY_ELEMENTS
+                                       - PAD_TOP * INPUT_UNIT_MEMORY_WIDTH - PAD_LEFT);
             shifts[i] = DISTANCE(input_t, ROW_OF(item) * INPUT_UNIT_MEMORY_ELEMENTS);
             __asm__("" : "+s"(column_pointers[i]));
         }

@@ -29,7 +29,7 @@
  *   TILE_DEPTH      rows in local memory
  *   ITEM_UNITS      output units a work-item
  *   ITEM_COLUMNS    positions a work-item
- *   CHEAP_ADDRESSES 1: in few instructions, see place.h and tiled.h
+ *   CHEAP_ADDRESSES 1 or 2: in few instructions, see place.h and tiled.h
  * Global:
  *   width   work-items a tile of positions * blocks of output units
  *   height  groups

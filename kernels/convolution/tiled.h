@@ -44,11 +44,14 @@ typedef real_t sums_t[ITEM_UNITS][ITEM_COLUMNS];
 
 /*
  * Where the source is at this work-item's columns, as parameters and arguments of functions. With CHEAP_ADDRESSES local
- * memory has how far each row is from there, unless rows go tap by tap: that is a load in place of two divisions.
+ * memory has how far each row is from there, unless rows go tap by tap: that is a load in place of two divisions. If that
+ * is 2 it has those of the first row of taps, in which there are whole steps: the others lie behind another pointer.
  */
 #if CHEAP_ADDRESSES
 #if BY_TAP || DEPTH_STEPS == 0
 #define SHIFTS 1
+#elif CHEAP_ADDRESSES == 2
+#define SHIFTS (TAPS_X * DEPTH)
 #else
 #define SHIFTS (DEPTH_STEPS * TILE_DEPTH)
 #endif
@@ -82,6 +85,11 @@ INLINE int source_shift(const int y, const int x, const int depth)
 #if !BY_TAP
 /* A tap has DEPTH rows then. */
 #define TAP_ROWS (TAPS_Y * TAPS_X * DEPTH)
+#if CHEAP_ADDRESSES
+#define IS_TAP_ROW(k) (TAP_ROWS % TILE_DEPTH == 0 || (k) < TAP_ROWS)
+#else
+#define IS_TAP_ROW(k) k < TAP_ROWS
+#endif
 
 /*
  * n / by, for rows or taps n; all of them are few. NOTE: a multiplication and a shift where both fit in 32 bits: compilers
@@ -126,6 +134,12 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
 #endif
     const int step_row = packed_row(step_tap / TAPS_X, step_tap % TAPS_X, step_depth);
     const int step_shift = source_shift(step_tap / TAPS_X, step_tap % TAPS_X, step_depth);
+#elif CHEAP_ADDRESSES == 2
+    const uint tap_row = (uint)step / (SHIFTS / TILE_DEPTH);
+    const uint first_shift = step * TILE_DEPTH - tap_row * SHIFTS;
+    source += (int)tap_row * (ROW_STEP * SOURCE_PITCH);
+#elif CHEAP_ADDRESSES
+    const uint first_shift = step * TILE_DEPTH;
 #endif
 #pragma unroll
     for (int i = 0; i < QUAD_LOADS; i++) {
@@ -135,10 +149,10 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
         const int row = step_row + r;
 #else
         const uint k = step * TILE_DEPTH + r;
-        const int row = k < TAP_ROWS ? packed_row(0, 0, 0)
-                                           + from_first_row(k, 1, TAP_X_STEP * DEPTH_ROWS,
-                                                            TAP_Y_STEP * FILTER_WIDTH * DEPTH_ROWS)
-                                     : DEPTH_ROWS_ALL;
+        const int row = IS_TAP_ROW(k) ? packed_row(0, 0, 0)
+                                            + from_first_row(k, 1, TAP_X_STEP * DEPTH_ROWS,
+                                                             TAP_Y_STEP * FILTER_WIDTH * DEPTH_ROWS)
+                                      : DEPTH_ROWS_ALL;
 #endif
         if (QUADS % ITEMS == 0 || quad < QUADS) {
             next->weights[i] =
@@ -146,6 +160,9 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
         }
     }
     const int first = item / TILE_COLUMNS;
+#if CHEAP_ADDRESSES && !BY_TAP
+    __local const int *row_shifts = shifts + (first_shift + first);
+#endif
 #pragma unroll
     for (int i = 0; i < SOURCE_ROWS; i++) {
         const int r = first + i * SOURCE_STEP;
@@ -154,7 +171,7 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
         const int depth = DEPTH % TILE_DEPTH == 0 ? r : min(r, DEPTH - 1 - step_depth);
         const int shift = DISTANCE(source_t, step_shift) + DISTANCE(source_t, depth * SOURCE_PLANE);
 #elif CHEAP_ADDRESSES
-        const int shift = shifts[step * TILE_DEPTH + r];
+        const int shift = row_shifts[i * SOURCE_STEP];
 #else
         const uint k = min((uint)(step * TILE_DEPTH + r), (uint)(TAP_ROWS - 1));
         const int shift = ROW_SHIFT(k);

@@ -8,7 +8,9 @@ from blobnet import layers
 from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.device import Device
 from blobnet.graph import from_nodes
+from blobnet.implementations import tiled
 from blobnet.implementations.base import BACKWARD_WEIGHTS, DIRECTIONS, FORWARD
+from blobnet.implementations.tile import Tile
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.losses import MeanSquaredError
 from blobnet.planning import make_plan
@@ -23,16 +25,16 @@ CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "strides": (Conv2D(6, 5, stride=(2, 3), padding=2), Shape(3, 11, 13)),
     "dilation, groups": (Conv2D(6, 3, stride=2, dilation=3, groups=3, padding=2), Shape(9, 13, 15)),
     "one tap": (Conv2D(7, 1), Shape(5, 6, 7)),
+    "one tap, whole runs of units": (Conv2D(48, 1, stride=2, groups=2), Shape(80, 5, 6)),
+    "a row of taps": (Conv2D(6, 8, padding=3), Shape(3, 9, 10)),
     "cells that no tap meets": (Conv2D(3, 2, stride=3, bias=False), Shape(2, 8, 11)),
     "line": (Conv1D(7, 5, stride=2, padding=2), Shape(3, 14)),
 }
 PRODUCTS = {"convolution/forward_tiled", "convolution/backward_data_tiled", "convolution/backward_weight_tiled"}
 
 
-@pytest.mark.parametrize("storage", [FLOAT32, FLOAT16], ids=str)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.usefixtures("small_tiles")
-def test_cheap_addresses(device: Device, case: str, storage: StorageType) -> None:
+def check(device: Device, case: str, storage: StorageType = FLOAT32) -> None:
+    """That products with and without make the same numbers."""
     layer, shape = CASES[case]
 
     def run(compiler: str) -> ContractReport:
@@ -44,7 +46,23 @@ def test_cheap_addresses(device: Device, case: str, storage: StorageType) -> Non
     calls = [call for run in report.runs.values() for phase in run.calls.values() for call in phase]
     products = [call for call in calls if call.kernel in PRODUCTS]
     assert {call.kernel for call in products} == PRODUCTS
-    assert all(call.macros["CHEAP_ADDRESSES"] == 1 for call in products)
+    for call in products:
+        has_row = case == "a row of taps" and "weight" not in call.kernel  # in its table
+        assert call.macros["CHEAP_ADDRESSES"] == 1 + has_row
+
+
+@pytest.mark.parametrize("storage", [FLOAT32, FLOAT16], ids=str)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.usefixtures("small_tiles")
+def test_cheap_addresses(device: Device, case: str, storage: StorageType) -> None:
+    check(device, case, storage)
+
+
+@pytest.mark.parametrize("case", ["strides", "one tap, whole runs of units"])
+@pytest.mark.usefixtures("small_tiles")
+def test_gradients_of_16_positions_a_step(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiled, "WEIGHT_TILES", (Tile(32, 32, 16, 4, 4, speed=1),))
+    check(device, case)
 
 
 def cheap(layer: Conv2D, shape: Shape, direction: str, compiler: str | None, count: int = 64) -> set[int]:
@@ -74,6 +92,9 @@ def test_not_where_a_table_of_rows_would_take_the_room_of_work_groups() -> None:
     layer = Conv2D(32, 11, padding=5)
     assert cheap(layer, Shape(3, 16, 16), FORWARD, "amd") == {1}
     assert cheap(layer, Shape(20, 16, 16), FORWARD, "amd") == {0}
+    # One of the rows of a row of taps has room, where steps lie within them.
+    assert cheap(Conv2D(32, 16, stride=16), Shape(3, 64, 64), FORWARD, "amd") == {2}
+    assert cheap(Conv2D(32, 14, stride=14), Shape(3, 56, 56), FORWARD, "amd") == {0}
     # Those of whole tiles of units need none, nor do gradients of weights.
     assert cheap(layer, Shape(64, 16, 16), FORWARD, "amd") == {1}
     assert cheap(layer, Shape(20, 16, 16), BACKWARD_WEIGHTS, "amd") == {1}
