@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from blobnet.blob import Shape
+from blobnet.blob import FLOAT32, Shape
 from blobnet.cellwise import Step, fits, norm, slope_macro, with_epilogue
 from blobnet.kernel_call import (
     SHARD_COUNTS,
@@ -28,10 +28,11 @@ Local = tuple[int, int, int]
 
 #: Work-items of a GPU that share the samples of a unit.
 _SAMPLE_SHARERS = 32
-#: Values of a unit that one work-group of a GPU normalizes, and of a plane at least; its work-items, and those of them
-#: that share a plane.
-_UNIT_VALUES, _LEAST_CELLS = 1 << 15, 16
-_UNIT_ITEMS, _CELL_SHARERS = 512, 32
+#: Cells that planes have at least where one launch does all; values of a unit that a work-group of a GPU normalizes at
+#: most, its work-items, and those of them that share a plane; units for each core of a processor.
+_LEAST_CELLS = 16
+_UNIT_VALUES, _UNIT_ITEMS, _CELL_SHARERS = 1 << 15, 512, 32
+_UNITS_OF_A_CORE = 4
 #: Work-items of a GPU that may share a plane, which programs know, and steps of each that adding up sums is worth.
 _PLANE_SHARERS, _LEAST_STEPS = (8, 32, 128), 2
 
@@ -251,16 +252,18 @@ def _in_place(site: Site) -> dict[str, Macro]:
 
 
 def _by_units(site: Site) -> bool:
-    """Whether one launch does all, a work-group of a GPU a unit: units have few values, in planes of some size.
+    """Whether one launch does all, a unit a work-group, which reads it twice, the second time from its core's cache.
 
-    NOTE: a launch costs a host more than such a pass costs a GPU (docs/many_devices.md).
+    NOTE: on a GPU it is launches that it saves, which cost a host more than such a pass a GPU (docs/many_devices.md).
     """
     model, layout = site.tuning.model, site.inputs[0].layout
-    cells = layout.plane_elements
-    fits = cells >= _LEAST_CELLS and site.batch_size * cells <= _UNIT_VALUES
-    return (
-        model.items_are_lanes and group_size(model) >= _CELL_SHARERS and fits and layout.unit_depth == site.shards == 1
-    )
+    values = site.batch_size * layout.plane_elements
+    if model.items_are_lanes:
+        fits = group_size(model) >= _CELL_SHARERS and values <= _UNIT_VALUES
+    else:
+        own_cache = model.caches[1] if len(model.caches) > 1 else 0
+        fits = 2 * FLOAT32.itemsize * values <= own_cache and layout.unit_count >= _UNITS_OF_A_CORE * model.cores
+    return fits and layout.plane_elements >= _LEAST_CELLS and layout.unit_depth == site.shards == 1
 
 
 def _unit_call(
@@ -271,11 +274,16 @@ def _unit_call(
     arrays: dict[str, Array],
     macros: dict[str, Macro],
 ) -> KernelCall:
-    layout, tuning = site.inputs[0].layout, site.tuning
-    rows = group_size(tuning.model, _UNIT_ITEMS) // _CELL_SHARERS
-    cells = power_of_two(-(-layout.plane_elements // _CELL_SHARERS), tuning.of(kernel)["CELLS"])
-    size = GlobalSize(_CELL_SHARERS, 1, layout.unit_count * rows, per_sample=False)
-    return KernelCall(kernel, label, size, blobs, arrays, macros, {"CELLS": cells}, (_CELL_SHARERS, 1, rows))
+    layout, model, tunables = site.inputs[0].layout, site.tuning.model, site.tuning.of(kernel)
+    if model.items_are_lanes:
+        local = (_CELL_SHARERS, 1, group_size(model, _UNIT_ITEMS) // _CELL_SHARERS)
+        steps = -(-layout.plane_elements // _CELL_SHARERS)
+        tunables = {name: power_of_two(steps, most) for name, most in tunables.items()}
+    else:
+        local = (1, 1, 1)
+        tunables["LANES"] = power_of_two(layout.unit_width, tunables["LANES"])
+    size = GlobalSize(local[0], 1, layout.unit_count * local[2], per_sample=False)
+    return KernelCall(kernel, label, size, blobs, arrays, macros, tunables, local)
 
 
 def _statistics(site: Site) -> Array:

@@ -24,7 +24,8 @@
  *   SLOPE        f' of what the norm gave (blobnet/cellwise.py)
  *   LOCAL_UNITS  planes of a unit that a work-group reads at a time
  * Tunables:
- *   CELLS  loops 1, lanes 8 of 1 2 4 8: cells that a work-item takes at once
+ *   LANES  loops 8, lanes 8 of 1 2 4 8: cells that a work-item adds at once
+ *   CELLS  loops 1, lanes 8 of 1 2 4 8: cells whose deltas it makes at once
  * Global:
  *   width  work-items that share a plane
  *   units  units * LOCAL_UNITS
@@ -34,7 +35,7 @@
  */
 #include "blob.h"
 #define PLANE INPUT
-#include "cells.h"
+#include "normalization/plane_sums.h"
 #include "in_place.h"
 #include "put.h"
 #include "normalization/normalized.h"
@@ -51,19 +52,21 @@ __kernel void normalization_backward_unit(READ_BLOB(input), READ_BLOB(output_del
     accumulator_pair_t sums = 0;
     FOR_SAMPLES
     {
-        __global const input_t *cells = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
+        __global const input_t *plane = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
         __global const input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, UNIT, 0, 0);
-        __global const output_delta_t *from =
+        __global const output_delta_t *delta_plane =
             IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, UNIT, 0, 0));
-        FOR_ALL_CELLS
+        vector_t linear = 0;
+        vector_t products = 0;
+        FOR_STEPS
         {
-            EACH_CELL
-            {
-                const real_t centred = CENTRED(READ_VALUE(cells, AT(INPUT)));
-                const real_t delta = THROUGH_SLOPE(READ_VALUE(from, AT(OUTPUT_DELTA)), NORMALIZED(centred));
-                sums += (accumulator_pair_t)(delta, delta * centred);
-            }
+            const vector_t centred = CENTRED(STEP_LOAD(plane, INPUT));
+            const vector_t output_deltas = STEP_LOAD(delta_plane, OUTPUT_DELTA);
+            const vector_t deltas = THROUGH_SLOPE(output_deltas, NORMALIZED(centred));
+            linear += WITHIN_PLANE(deltas);
+            products += WITHIN_PLANE(deltas * centred);
         }
+        sums += (accumulator_pair_t)(VECTOR_SUM(linear), VECTOR_SUM(products));
     }
     const accumulator_pair_t total = UNIT_SUM(sums, group);
     if (get_local_id(0) == 0 && get_local_id(2) == 0) {
@@ -79,7 +82,7 @@ __kernel void normalization_backward_unit(READ_BLOB(input), READ_BLOB(output_del
         __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, UNIT, 0, 0);
         __global const output_delta_t *from =
             IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, UNIT, 0, 0));
-        FOR_ALL_CELLS
+        FOR_UNIT_CELLS
         {
             real_t centred[CELLS];
             real_t deltas[CELLS];

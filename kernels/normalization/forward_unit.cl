@@ -1,6 +1,6 @@
 /*
  * Batch normalization, forward in training, all of it for units of few values: a work-group reads its unit twice, the
- * second time from caches. First for the statistics, from the sums of distances from the mean of four cells of several
+ * second time from caches. First for the statistics, from the sums of distances from the mean of some cells of four
  * samples (see forward_plane_statistics.cl and forward_statistics.cl), then for
  * output = epilogue((input - mean) / sqrt(variance + epsilon) * scale + shift).
  *
@@ -22,7 +22,8 @@
  *   EPSILON      added to the variance
  *   LOCAL_UNITS  planes of a unit that a work-group reads at a time
  * Tunables:
- *   CELLS  loops 1, lanes 8 of 1 2 4 8: cells that a work-item takes at once
+ *   LANES  loops 8, lanes 8 of 1 2 4 8: cells that a work-item adds at once
+ *   CELLS  loops 1, lanes 8 of 1 2 4 8: cells that it normalizes at once
  * Global:
  *   width  work-items that share a plane
  *   units  UNITS * LOCAL_UNITS
@@ -32,17 +33,19 @@
  */
 #include "blob.h"
 #define PLANE INPUT
-#include "cells.h"
+#include "normalization/plane_sums.h"
 #include "normalization/normalized.h"
 #include "normalization/statistics.h"
 #define GROUP_SUM_TYPE accumulator_pair_t
 #include "normalization/unit_sum.h"
 #include "joined.h"
 
-/* A cell of one of four samples, in the quarters of its plane. */
-#define QUARTER_CELL(number, rows, columns)                                                    \
-    READ_VALUE(input, BLOB_INDEX(INPUT, (number) * count / 4, UNIT, (rows) * PLANE_HEIGHT / 4, \
-                                 (columns) * PLANE_WIDTH / 4))
+/* A cell of one of four samples, in a quarter of its plane: each has others. */
+#define PART_OF(size, quarters, number) (((quarters) * 4 - 2 + (number)) * (size) / 16)
+#define QUARTER_CELL(number, rows, columns)                                                              \
+    READ_VALUE(input, BLOB_INDEX(INPUT, (number) * count / 4, UNIT, PART_OF(PLANE_HEIGHT, rows, number), \
+                                 PART_OF(PLANE_WIDTH, columns, number)))
+#define FROM_FIRST(number, rows, columns) (QUARTER_CELL(number, rows, columns) - first_cell)
 
 __kernel void normalization_forward_unit(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
                                          WRITE_ARRAY(real_t, statistics), WRITE_ARRAY(real_t, running_mean),
@@ -51,22 +54,27 @@ __kernel void normalization_forward_unit(READ_BLOB(input), READ_BLOB(residual), 
                                          const int units)
 {
     __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
-    /* NOTE: a single cell may be an outlier; in this order equal ones lose nothing. */
-    const real_t origin =
-        ((QUARTER_CELL(0, 1, 1) + QUARTER_CELL(1, 1, 3)) + (QUARTER_CELL(2, 3, 1) + QUARTER_CELL(3, 3, 3)))
-        / 4;
+    /* NOTE: a single cell may be an outlier, above all at the border. Where all are equal, nothing is lost. */
+    const real_t first_cell = QUARTER_CELL(0, 1, 1);
+    real_t distance = 0;
+    for (int number = 0; number < 4; number++) {
+        distance += (FROM_FIRST(number, 1, 1) + FROM_FIRST(number, 1, 3))
+                    + (FROM_FIRST(number, 3, 1) + FROM_FIRST(number, 3, 3));
+    }
+    const real_t origin = first_cell + distance / 16;
     accumulator_pair_t sums = 0;
     FOR_SAMPLES
     {
-        __global const input_t *from = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
-        FOR_ALL_CELLS
+        __global const input_t *plane = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
+        vector_t linear = 0;
+        vector_t squares = 0;
+        FOR_STEPS
         {
-            EACH_CELL
-            {
-                const real_t distance = READ_VALUE(from, AT(INPUT)) - origin;
-                sums += (accumulator_pair_t)(distance, distance * distance);
-            }
+            const vector_t distances = WITHIN_PLANE(STEP_LOAD(plane, INPUT) - origin);
+            linear += distances;
+            squares += distances * distances;
         }
+        sums += (accumulator_pair_t)(VECTOR_SUM(linear), VECTOR_SUM(squares));
     }
     const accumulator_pair_t total = UNIT_SUM(sums, group);
     const accumulator_t values = (accumulator_t)count * PLANE_CELLS;
@@ -84,7 +92,7 @@ __kernel void normalization_forward_unit(READ_BLOB(input), READ_BLOB(residual), 
         __global const input_t *from = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
         __global const residual_t *terms = residual + RESIDUAL_INDEX(n, UNIT, 0, 0);
         __global output_t *to = output + BLOB_INDEX(OUTPUT, n, UNIT, 0, 0);
-        FOR_ALL_CELLS
+        FOR_UNIT_CELLS
         {
             real_t results[CELLS];
             EACH_CELL

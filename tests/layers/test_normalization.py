@@ -27,9 +27,14 @@ from tests.reference.compare import assert_close
 
 Arrays = Sequence[npt.NDArray[np.float64]]
 Parameters = Mapping[str, npt.NDArray[np.float64]]
-#: Kinds of devices, and how many values of a unit one work-group normalizes: of many, a GPU's kernels do it in stages.
-WAYS = {"cpu": ("cpu", 0), "gpu": ("gpu", 0), "gpu, by units": ("gpu", 1 << 14)}
-CPU, GPU, BY_UNITS = WAYS
+#: Devices whose kernels do it in stages, and some that do it by units, which have few values.
+WAYS = {
+    "cpu": tuning_for("cpu"),
+    "gpu": tuning_for("gpu"),
+    "cpu, by units": tuning_for("cpu", caches=(1 << 15, 1 << 20)),
+    "gpu, by units": tuning_for("gpu"),
+}
+CPU, GPU, *BY_UNITS = WAYS
 #: NOTE: not "by placement, inference": that one compares with the training reference. Inference has its own tests.
 IN_TRAINING = ("tight", "one pitch", "own pitches", "own zeros", "by placement (separate 0, delta in place)")
 #: With samples: odd planes, more than one step of lanes and more than a GPU's group in a plane, one row, one value.
@@ -51,15 +56,16 @@ TRAINING = [
     "normalization/backward_parameters",
     "normalization/backward_data",
 ]
-#: All of it, by a GPU's work-groups.
+#: All of it, a unit a work-group.
 TRAINING_BY_UNITS = ["normalization/forward_unit", "normalization/backward_unit"]
 
 
 @pytest.fixture
 def tuning(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Tuning:
-    kind, values = WAYS[request.param]
-    monkeypatch.setattr(normalization_layer, "_UNIT_VALUES", values)
-    return tuning_for(kind)
+    monkeypatch.setattr(normalization_layer, "_UNITS_OF_A_CORE", 0)
+    if request.param == GPU:
+        monkeypatch.setattr(normalization_layer, "_UNIT_VALUES", 0)
+    return WAYS[request.param]
 
 
 every_way = pytest.mark.parametrize("tuning", WAYS, indirect=True)
@@ -67,7 +73,7 @@ every_way = pytest.mark.parametrize("tuning", WAYS, indirect=True)
 
 def kernels_of(tuning: Tuning, shape: Shape) -> list[str]:
     """Those that train a norm."""
-    by_units = tuning.model.items_are_lanes and normalization_layer._UNIT_VALUES
+    by_units = normalization_layer._UNIT_VALUES if tuning.model.items_are_lanes else tuning.model.caches
     return TRAINING_BY_UNITS if by_units and shape.rank < 3 and shape.positions >= 16 else TRAINING
 
 
@@ -139,7 +145,7 @@ EVERY_SHAPE = pytest.mark.parametrize(
     ("shape", "count", "tuning"),
     [(shape, count, CPU) for shape, count in SHAPES]
     + [(shape, count, GPU) for shape, count in SHAPES if shape.units not in (5, 7)]
-    + [(shape, count, BY_UNITS) for shape, count in SHAPES[:5]],
+    + [(shape, count, way) for shape, count in SHAPES[:5] for way in BY_UNITS],
     ids=str,
     indirect=["tuning"],
 )
@@ -149,7 +155,7 @@ EVERY_SHAPE = pytest.mark.parametrize(
 def test_training_contract(device: Device, shape: Shape, count: int, tuning: Tuning) -> None:
     fused = ("relu", "gelu") if shape.rank == 1 else ()
     kernels = kernels_of(tuning, shape)
-    everywhere = shape == SHAPES[0][0] and (not tuning.model.items_are_lanes or kernels != TRAINING)
+    everywhere = shape == SHAPES[0][0] and (tuning.model.is_host or kernels != TRAINING)
     arrangements = IN_TRAINING if everywhere else ["own pitches"]
     report = contract(device, BatchNorm(), shape, tuning, count=count, arrangements=arrangements, fused=fused)
     assert report.runs["own pitches"].kernels == kernels
