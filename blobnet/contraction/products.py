@@ -240,7 +240,7 @@ class ProductGenerator(Stores):
             first = "first_step"
         self.put(f"const int last_step = {last} - 1;")
         may_be_empty = parts > 1 or not limit.isdigit()
-        with self.block(f"if ({first} <= last_step)" if may_be_empty else ""):
+        with self.group_block(f"{first} <= last_step" if may_be_empty else ""):
             self.fetch(first)
             self.store_step("0")
             self.put("barrier(CLK_LOCAL_MEM_FENCE);")

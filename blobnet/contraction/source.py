@@ -46,14 +46,26 @@ _PREFETCH = """\
 #endif
 """
 
+#: Ends an `if` that all work-items of a group enter, or none, around a barrier.
+#: NOTE: PoCL 3.1 otherwise takes what is in it for unreachable, or crashes, where conditions within one another come
+#: last (docs/drivers.md). A loop that goes round once is no help: Clang makes an `if` of it.
+_END_OF_IF = """\
+#ifdef IS_HOST
+#define END_OF_IF barrier(CLK_LOCAL_MEM_FENCE)
+#else
+#define END_OF_IF
+#endif
+"""
+
 
 def program_text(kernels: Iterable[Kernel]) -> str:
     """The source of a program of these kernels, which have different entries."""
     kernels = list(kernels)
     lanes = sorted({lanes for kernel in kernels for lanes in (kernel.lanes, *kernel.widths)} - {1})
     texts = [kernel.text for kernel in kernels]
-    asks = [_PREFETCH] * any("PREFETCH(" in text for text in texts)
-    return "\n".join([*map(_VECTORS.format, lanes), *asks, *texts])
+    macros = {"PREFETCH(": _PREFETCH, "END_OF_IF": _END_OF_IF}
+    used = [macro for name, macro in macros.items() if any(name in text for text in texts)]
+    return "\n".join([*map(_VECTORS.format, lanes), *used, *texts])
 
 
 def generate(
@@ -154,7 +166,7 @@ class Generator(Terms, Stores):
                 return
             self.put(f"const int {start} = {first};")
             if self.is_sample(index):
-                with self.block(f"if ({start} < {self.count})"):
+                with self.group_block(f"{start} < {self.count}"):
                     self.origin(index, start)
                     self.walk(rest)
                 return

@@ -39,7 +39,7 @@ class Terms(Addresses):
         with self.block(f"for (int {origin} = 0; {origin} < {end}; {origin} += {size})"):
             self.chunk(name, origin, loops, {**sizes, name: size})
         if extent % size:
-            with self.block(f"if ({rest} < {self.samples_left(name)})" if is_sample else ""):
+            with self.group_block(f"{rest} < {self.samples_left(name)}" if is_sample else ""):
                 self.chunk(name, str(rest), loops, {**sizes, name: extent % size})
 
     def chunk(self, name: str, origin: str, loops: dict[str, None], sizes: dict[str, int]) -> None:

@@ -47,3 +47,12 @@ class Writer:
         self.depth -= 1
         self.put("}")
         self.used = used
+
+    @contextmanager
+    def group_block(self, condition: str) -> Iterator[None]:
+        """What all work-items of a group do, or none: there may be barriers within. Without a condition, all do."""
+        start = len(self.lines)
+        with self.block(f"if ({condition})" if condition else ""):
+            yield
+            if condition and any("barrier(" in line for line in self.lines[start:]):
+                self.put("END_OF_IF;")

@@ -261,6 +261,30 @@ def test_layers_under_random_schedules(device: Device, random_schedules: None, n
         run(device, name, seed=seed, count=1 + 3 * seed, arrangements=[arrangement])
 
 
+def test_a_condition_around_a_barrier_ends_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PoCL 3.1 needs it (docs/drivers.md)."""
+    layer, shape = make("padded")
+    rng, found = np.random.default_rng(0), 0
+    monkeypatch.setattr(compiled, "best_schedule", lambda table, model: random_schedule(table, rng))
+    for _ in range(50):
+        compiled._lowered.cache_clear()
+        lines = [line for call in small_calls(layer, shape) for line in call.assemble().splitlines()]
+        around: list[int] = []  # The depths of the conditions that are open, and hold a barrier.
+        for number, line in enumerate(lines):
+            depth = len(line) - len(line.lstrip())
+            if around and depth == around[-1] and line.strip() == "}":
+                around.pop()
+                assert lines[number - 1].strip() == "END_OF_IF;"
+                found += 1
+            if line.strip().startswith("if (") and line.endswith("{"):
+                end = lines.index(" " * depth + "}", number)
+                if any("barrier(" in inner for inner in lines[number:end]):
+                    around.append(depth)
+        assert not around
+    compiled._lowered.cache_clear()
+    assert found
+
+
 def test_a_network_whose_last_batch_is_short(device: Device) -> None:
     """Two samples of five, in memory that has held five others."""
     layer, shape = make("padded", spare=0)
