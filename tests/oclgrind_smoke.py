@@ -34,6 +34,7 @@ from tests.kinds import tuning_for
 if TYPE_CHECKING:
     from blobnet.checkup.bench import Bench
     from blobnet.device import Device, Guarded
+    from blobnet.implementations.base import Implementation
     from blobnet.kernel_call import KernelCall, Tuning
     from blobnet.losses import Loss
     from tests.layers.test_every_implementation import Drawn
@@ -215,6 +216,11 @@ def run_layer(device: Device, layer: Any, shapes: Any, count: int, arrangement: 
     run_bench(Bench(device, make_problem(layer, shapes, count=count), arrangement, tuning))
 
 
+def kinds_of(item: type[Implementation]) -> list[str]:
+    """Of devices that an implementation is for."""
+    return [kind for kind, are_lanes in (("cpu", False), ("gpu", True)) if item.lanes in (None, are_lanes)]
+
+
 def operations(name: str, variant: str, tuning: Tuning, seed: int) -> Iterator[Drawn]:
     """Random ones, of about WORK multiply-adds, for each direction of a variant of an implementation."""
     from blobnet.implementations import IMPLEMENTATIONS
@@ -227,6 +233,8 @@ def operations(name: str, variant: str, tuning: Tuning, seed: int) -> Iterator[D
 
     generator, left = np.random.default_rng(seed), set(IMPLEMENTATIONS[name].directions)
     for case in sorted((draw(generator, IMPLEMENTATIONS[name].families) for _ in range(300)), key=distance):
+        if not left:
+            return
         taken = directions({variant}, case, tuning) & left
         left -= taken
         if taken:
@@ -365,8 +373,7 @@ def cases(
     known = {name: item for name, item in IMPLEMENTATIONS.items() if name != "compiled" or not lanes}
     for name, item in known.items():
         precision = "tf32" if name == "tensor" else "fp32"
-        kinds = [kind for kind, are_lanes in (("cpu", False), ("gpu", True)) if item.lanes in (None, are_lanes)]
-        for kind, variant in product(kinds[:most], item.variants[:most]):
+        for kind, variant in product(kinds_of(item)[:most], item.variants[:most]):
             settings: Any = {"only": {variant}, "compute_units": 2, "precision": precision}
             for seed, (arrangement, storage) in enumerate(ways[:most]):
                 if storage != FLOAT32 and name in FLOAT32_ALONE:
@@ -413,9 +420,10 @@ def cases(
     def others() -> Iterator[Tuning]:
         """Those by whose choices the kernels that are still missed are launched."""
         yield from tunings.values()
-        for kind, name in product(tunings, IMPLEMENTATIONS):
-            if missed():
-                yield limited(kind, limits, only={name}, precision="tf32" if name == "tensor" else "fp32")
+        for name, item in IMPLEMENTATIONS.items():
+            for kind in kinds_of(item):
+                if missed():
+                    yield limited(kind, limits, only={name}, precision="tf32" if name == "tensor" else "fp32")
 
     for call in compared_calls(others()):
         if call.source.name in missed():
@@ -470,12 +478,14 @@ def main() -> int:
     prepare()
     from blobnet.implementations import tiled, winograd
     from blobnet.planning import memory
-    from tests.small_tiles import take_small_tiles
+    from tests.small_tiles import take_least_tiles, take_small_tiles
 
     if options.overrun is not None:
         memory.READ_OVERRUN = options.overrun
     patch = pytest.MonkeyPatch()
     take_small_tiles(patch)
+    if options.quick:
+        take_least_tiles(patch)
     # Sums of small products are split, and go to totals, too.
     patch.setattr(tiled, "LEAST_ROWS", 8)
     patch.setattr(winograd, "_SUM_ROWS", 8)
