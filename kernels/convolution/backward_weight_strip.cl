@@ -23,8 +23,9 @@
  *   PAD_TOP
  *   PAD_LEFT
  *   SPLITS
- *   STRIP        rows a work-item takes at a time, at most those of the delta
- *   LOCAL_WIDTH  work-items that share the strips
+ *   STRIP            rows a work-item takes at a time, at most those of the delta
+ *   LOCAL_WIDTH      work-items that share the strips
+ *   CHEAP_ADDRESSES  1: in few instructions, see below
  * Global:
  *   width   LOCAL_WIDTH
  *   height  SPLITS
@@ -35,6 +36,15 @@
 
 #define STRIPS ((OUTPUT_DELTA_UNIT_HEIGHT + STRIP - 1) / STRIP)
 #define TAPS (FILTER_HEIGHT * FILTER_WIDTH)
+/*
+ * With CHEAP_ADDRESSES numbers have 32 bits without a sign, and nothing that is read depends on a branch: compilers of AMD
+ * and Intel make one of a choice between a load and 0.
+ */
+#if CHEAP_ADDRESSES
+#define NUMBER(value) (uint)(value)
+#else
+#define NUMBER(value) value
+#endif
 
 __kernel void convolution_backward_weight_strip(READ_BLOB(input), READ_BLOB(output_delta),
                                                 WRITE_ARRAY(real_t, partials), const int count)
@@ -51,18 +61,25 @@ __kernel void convolution_backward_weight_strip(READ_BLOB(input), READ_BLOB(outp
     const int all = count * STRIPS * OUTPUT_DELTA_UNIT_WIDTH;
     const int last = (int)((long)all * (split + 1) / SPLITS);
     for (int item = (int)((long)all * split / SPLITS) + get_local_id(0); item < last; item += LOCAL_WIDTH) {
-        const int x = item % OUTPUT_DELTA_UNIT_WIDTH;
-        const int strip = item / OUTPUT_DELTA_UNIT_WIDTH % STRIPS * STRIP;
-        const int n = item / (OUTPUT_DELTA_UNIT_WIDTH * STRIPS);
+        const int x = NUMBER(item) % OUTPUT_DELTA_UNIT_WIDTH;
+        const int strip = NUMBER(item) / OUTPUT_DELTA_UNIT_WIDTH % STRIPS * STRIP;
+        const int n = NUMBER(item) / (OUTPUT_DELTA_UNIT_WIDTH * STRIPS);
         /* The last strip moves up to end with the last row; rows of the one before count once. */
         const int first = min(strip, OUTPUT_DELTA_UNIT_HEIGHT - STRIP);
-        __global const output_delta_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, unit, first, x);
+        __global const output_delta_t *deltas =
+            output_delta + NUMBER(BLOB_INDEX(OUTPUT_DELTA, n, unit, first, x));
         __global const input_t *values =
-            input + BLOB_INDEX(INPUT, n, input_unit, first * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT);
+            input
+            + NUMBER(BLOB_INDEX(INPUT, n, input_unit, first * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT));
 #pragma unroll
         for (int r = 0; r < STRIP; r++) {
+#if CHEAP_ADDRESSES
+            const real_t there = READ_VALUE(deltas, r * OUTPUT_DELTA_UNIT_MEMORY_WIDTH);
+            const real_t delta = first + r >= strip ? there : 0;
+#else
             const real_t delta =
                 first + r >= strip ? READ_VALUE(deltas, r * OUTPUT_DELTA_UNIT_MEMORY_WIDTH) : 0;
+#endif
 #pragma unroll
             for (int tap = 0; tap < TAPS; tap++) {
                 const int row = r * STRIDE_Y + tap / FILTER_WIDTH * DILATION_Y;

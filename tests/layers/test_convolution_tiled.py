@@ -1,4 +1,4 @@
-"""Convolutions as products of tiles where addresses are made in few instructions, on whatever device there is."""
+"""Convolutions where addresses are made in few instructions, on whatever device there is: tiles, and strips."""
 
 from __future__ import annotations
 
@@ -63,6 +63,21 @@ def test_cheap_addresses(device: Device, case: str, storage: StorageType) -> Non
 def test_gradients_of_16_positions_a_step(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "WEIGHT_TILES", (Tile(32, 32, 16, 4, 4, speed=1),))
     check(device, case)
+
+
+@pytest.mark.parametrize("height", [7, 8])  # of one strip and three rows of another; of whole strips
+def test_gradients_in_strips(device: Device, height: int) -> None:
+    layer, shape = Conv2D(3, 5, stride=(1, 2), padding=2, groups=3), Shape(3, height, 9)
+
+    def run(compiler: str) -> ContractReport:
+        tuning = tuning_for("gpu", compute_units=2, only={"strip"}, compiler=compiler)
+        return contract(device, layer, shape, ["own pitches"], tuning=tuning, absolute=5e-5)
+
+    report = run("amd")
+    assert report.results == run("nvidia").results
+    calls = [call for run in report.runs.values() for phase in run.calls.values() for call in phase]
+    (told,) = {call.macros["CHEAP_ADDRESSES"] for call in calls if call.kernel == "convolution/backward_weight_strip"}
+    assert told == 1
 
 
 def cheap(layer: Conv2D, shape: Shape, direction: str, compiler: str | None, count: int = 64) -> set[int]:
