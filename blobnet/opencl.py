@@ -91,8 +91,9 @@ def keep_all() -> None:
     """
     known = gc.get_objects()
     own = {kind for kind in vars(cl._cl).values() if isinstance(kind, type)}
-    for found in itertools.chain(known, (item for item in gc.get_referents(*known) if type(item) in own)):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))
+    referents = gc.get_referents(*known)  # Objects of pyopencl are not known to the collector.
+    kept = known, list(itertools.compress(referents, map(own.__contains__, map(type, referents))))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 def _keep_invokers_in_memory() -> None:

@@ -227,8 +227,9 @@ sys.exit(main())
 def test_ctrl_c_while_it_starts_is_one_line(tmp_path) -> None:
     """At 20 moments of the first half second, five processes at a time."""
     # A console script; what Ctrl-C does before its first line is Python's own matter: it may be forgotten, and the
-    # training goes on to its end.
-    script = "print('up', flush=True); import sys; from blobnet.__main__ import main; sys.exit(main())"
+    # training goes on to its end. Whoever runs the tests may ignore Ctrl-C (nohup), and children inherit that.
+    usual = "import _signal as each; each.signal(each.SIGINT, each.default_int_handler)"
+    script = f"{usual}; print('up', flush=True); import sys; from blobnet.__main__ import main; sys.exit(main())"
     command = [sys.executable, "-c", script, "train", "lenet5", "--dataset", "digits", "--epochs", "50", "--output"]
     generator = np.random.default_rng(0)
     moments = generator.permutation((np.arange(20) + generator.random(20)) / 40)
@@ -237,12 +238,14 @@ def test_ctrl_c_while_it_starts_is_one_line(tmp_path) -> None:
         processes = [
             subprocess.Popen(
                 # Who comes as far as to save leaves the others alone.
-                [*command, f"{moment}.h5"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                # Whoever runs the tests may ignore Ctrl-C (nohup), and children inherit that.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                [*command, f"{moment}.h5"],
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             for moment in batch
-        ]  # fmt: skip
+        ]
         threads = [threading.Thread(target=_interrupt_later, args=pair) for pair in zip(processes, batch, strict=True)]
         for thread in threads:
             thread.start()

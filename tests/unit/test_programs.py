@@ -31,7 +31,7 @@ def test_programs_of_a_training_step_on_a_gpu(network: bn.Model, tuning: Tuning)
     """A first step waits for all of them to be built."""
     plan = make_plan(network.graph, 64, training=True, loss=CrossEntropy(), tuning=tuning)
     programs = {call.assemble() for _, call in plan.calls}
-    assert len(programs) <= 140 < len(plan.calls)
+    assert len(programs) <= 145 < len(plan.calls)
     assert not any(call.constant_sizes for _, call in plan.calls)
 
 
