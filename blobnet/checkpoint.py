@@ -25,11 +25,10 @@ from blobnet.blob import FloatArray
 from blobnet.errors import BlobnetError, FileError, counted
 from blobnet.files import listed, plain_text, subject_of
 from blobnet.graph import Graph, described_names, from_description
-from blobnet.hdf5 import DAMAGE, Reader, attribute, opened, reading
+from blobnet.hdf5 import DAMAGE, MODEL_FORMAT, Reader, attribute, opened, reading
 from blobnet.plan_report import readable
 from blobnet.summary import summarize
 
-FORMAT = "blobnet"
 FORMAT_VERSION = 2
 
 #: The attribute of a group that says which values were written to it.
@@ -121,7 +120,7 @@ def _image(subject: str, model: ModelFile) -> bytes:
     _check_names(subject, "weights", model.weights, graph)
     # NOTE: HDF5 takes two images of one name, in two threads, for the same file.
     with h5py.File(secrets.token_hex(8), "w", driver="core", backing_store=False, libver="earliest") as file:
-        file.attrs["format"] = np.bytes_(FORMAT)
+        file.attrs["format"] = np.bytes_(MODEL_FORMAT)
         file.attrs["format_version"] = np.int64(_version_of(model.description))
         file.attrs["blobnet_version"] = np.bytes_(_version())
         _write(file, "architecture", architecture)
@@ -296,12 +295,12 @@ def load(path: str | os.PathLike[str]) -> ModelFile:
 
 def says_model(path: str | os.PathLike[str]) -> bool:
     """Whether a file says that it is a model of blobnet's, damaged or not; a data set may be HDF5 too."""
-    return _said_format(path) == FORMAT
+    return _said_format(path) == MODEL_FORMAT
 
 
 def says_weights(path: str | os.PathLike[str]) -> bool:
     """Whether a file is HDF5, and does not say that it is a model of blobnet's: Keras 2 wrote its weights so."""
-    return _said_format(path) not in (FORMAT, None)
+    return _said_format(path) not in (MODEL_FORMAT, None)
 
 
 def _said_format(path: str | os.PathLike[str]) -> str | int | None:
@@ -346,7 +345,7 @@ class _Reader(Reader):
         return value
 
     def _check_format(self, file: h5py.File) -> None:
-        if attribute(file, "format") != FORMAT:
+        if attribute(file, "format") != MODEL_FORMAT:
             raise self.fail(f"the HDF5 file must be one of blobnet's, but it looks like {_looks_like(file)}")
         version = self._number(file, "format_version")
         if version > FORMAT_VERSION:

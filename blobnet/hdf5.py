@@ -24,6 +24,8 @@ from blobnet.plan_report import readable
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: What HDF5 says where a process opens a file a second time, in another way.
 _OPEN_ALREADY = ("locking flag values don't match", "already open")
+#: What a model file says that it is, as its attribute ``format``.
+MODEL_FORMAT = "blobnet"
 #: What h5py raises when it meets damage.
 DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError, MemoryError)
 

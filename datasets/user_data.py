@@ -23,7 +23,7 @@ from blobnet.datasets.file_source import FileSource, check_header, check_unwritt
 from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Rows, Source, UnitsFirst, source_of
 from blobnet.datasets.splits import as_split
 from blobnet.errors import BlobnetError, DataError, FileError, warn
-from blobnet.hdf5 import DAMAGE, read_apart
+from blobnet.hdf5 import DAMAGE, MODEL_FORMAT, attribute, read_apart
 from blobnet.regular import check_regular
 
 #: Keras's names for arrays, and blobnet's.
@@ -216,6 +216,9 @@ def hdf5_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, 
     try:
         check_regular(path)
         file = h5py.File(path, "r")
+        if attribute(file, "format") == MODEL_FORMAT:
+            hint = "`blobnet train --init-from` goes on from its weights."
+            raise DataError(str(path), "a data set must hold samples, but this is a model that was saved", hint=hint)
         found = list(file)
         wanted = [key for key in keys or found if key in found and _is_array(path, file, key)]
         _check_size(path, "all arrays", sum(_held_bytes(file[key], key) for key in wanted))  # Names may share values.

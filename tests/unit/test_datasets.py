@@ -18,6 +18,7 @@ import h5py
 import numpy as np
 import pytest
 
+import blobnet as bn
 from blobnet import datasets, hdf5
 from blobnet.datasets import checks, fetch, known, user_data
 from blobnet.datasets.dataset import Dataset, Split
@@ -703,6 +704,14 @@ def test_variable_length_names(tmp_path: Path) -> None:
     with h5py.File(path, "a") as file:
         file["class_names"] = ["née", "b", "c"]
     assert datasets.load(path).class_names == ("née", "b", "c")
+
+
+def test_a_model_is_no_data_set(tmp_path: Path) -> None:
+    path = tmp_path / "net.h5"
+    bn.Sequential([bn.layers.Input(3), bn.layers.Dense(2)]).save(path)
+    rule = r"net\.h5: a data set must hold samples, but this is a model that was saved\. Hint: `blobnet train"
+    with pytest.raises(DataError, match=rule):
+        datasets.load(path)
 
 
 def test_damaged_variable_length_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
