@@ -40,18 +40,7 @@ __kernel void normalization_forward(READ_BLOB(input), READ_BLOB(residual), WRITE
         __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
         FOR_CELLS
         {
-            real_t results[CELLS];
-            EACH_CELL
-            {
-                const real_t normalized = NORMALIZED(CENTRED(READ_VALUE(from, AT(INPUT))));
-                const real_t value = WITH_RESIDUAL(BIASED(normalized, 0, UNIT_OF(OUTPUT, z)),
-                                                   READ_VALUE(terms, AT_RESIDUAL), UNIT_OF(OUTPUT, z));
-                results[i] = FINISHED(value, UNIT_OF(OUTPUT, z));
-            }
-            EACH_CELL
-            {
-                WRITE_VALUE(to, AT(OUTPUT), results[i]);
-            }
+            NORMALIZE_CELLS(UNIT_OF(OUTPUT, z));
         }
     }
 }

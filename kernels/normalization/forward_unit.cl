@@ -94,18 +94,7 @@ __kernel void normalization_forward_unit(READ_BLOB(input), READ_BLOB(residual), 
         __global output_t *to = output + BLOB_INDEX(OUTPUT, n, UNIT, 0, 0);
         FOR_UNIT_CELLS
         {
-            real_t results[CELLS];
-            EACH_CELL
-            {
-                const real_t normalized = NORMALIZED(CENTRED(READ_VALUE(from, AT(INPUT))));
-                const real_t value =
-                    WITH_RESIDUAL(BIASED(normalized, 0, UNIT), READ_VALUE(terms, AT_RESIDUAL), UNIT);
-                results[i] = FINISHED(value, UNIT);
-            }
-            EACH_CELL
-            {
-                WRITE_VALUE(to, AT(OUTPUT), results[i]);
-            }
+            NORMALIZE_CELLS(UNIT);
         }
     }
 }
