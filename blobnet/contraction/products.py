@@ -381,6 +381,7 @@ class ProductGenerator(Stores):
                 for quad in range(columns.block // 4):
                     factor = f"{self.left.text}{row // 4}.s{row % 4}"
                     self.put(f"{self.sum(row, quad)} += {factor} * {self.right.text}{quad};")
+            self.put("END_OF_ROW(place)")
 
     def results(self) -> None:
         """Stores the sums, a row of each work-item at a time, through local memory."""

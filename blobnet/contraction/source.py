@@ -57,13 +57,27 @@ _END_OF_IF = """\
 #endif
 """
 
+#: Stands behind each row of a product that is written out. NOTE: AMD's compiler loads as many rows ahead as it counts
+#: registers for, and spilled some of these: 256 were in use for 8x8 sums a work-item, which take 140 if loads stay in
+#: their four rows (docs/drivers.md).
+_END_OF_ROW = """\
+#ifdef __AMDGCN__
+#if __has_builtin(__builtin_amdgcn_sched_barrier)
+#define END_OF_ROW(row) if ((row) % 4 == 3) __builtin_amdgcn_sched_barrier(0);
+#endif
+#endif
+#ifndef END_OF_ROW
+#define END_OF_ROW(row)
+#endif
+"""
+
 
 def program_text(kernels: Iterable[Kernel]) -> str:
     """The source of a program of these kernels, which have different entries."""
     kernels = list(kernels)
     lanes = sorted({lanes for kernel in kernels for lanes in (kernel.lanes, *kernel.widths)} - {1})
     texts = [kernel.text for kernel in kernels]
-    macros = {"PREFETCH(": _PREFETCH, "END_OF_IF": _END_OF_IF}
+    macros = {"PREFETCH(": _PREFETCH, "END_OF_IF": _END_OF_IF, "END_OF_ROW(": _END_OF_ROW}
     used = [macro for name, macro in macros.items() if any(name in text for text in texts)]
     return "\n".join([*map(_VECTORS.format, lanes), *used, *texts])
 
