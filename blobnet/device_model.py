@@ -31,6 +31,8 @@ _COMPILERS = (
     ("arm", "arm"),
     ("qualcomm", "qualcomm"),
 )
+#: Those whose products of tiles have other addresses, see DeviceModel.has_dear_addresses.
+_DEAR_ADDRESSES = "amd", "intel"
 #: Who makes devices, by a word in a device's name, else in the vendor that its driver names.
 _VENDORS = (
     (r"nvidia|geforce|quadro|tesla", "nvidia"),
@@ -144,6 +146,11 @@ class DeviceModel:
     def cores(self) -> int:
         """Work-groups that run side by side, where one fills a core."""
         return max(1, self.compute_units // self.units_of_core)
+
+    @property
+    def has_dear_addresses(self) -> bool:
+        """Whether its compiler takes up to a quarter of an inner loop for addresses of 64 bits (docs/drivers.md)."""
+        return self.compiler in _DEAR_ADDRESSES
 
     @property
     def relatives(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from blobnet.contraction.costs import Model, Prediction
-from blobnet.contraction.schedule import Schedule, Side, Tile, check, constrained
+from blobnet.contraction.schedule import Schedule, Side, Tile, can_be_cheap, check, constrained
 from blobnet.contraction.table import CUT, Table, cut, join_name, part_of
 from blobnet.errors import OptionError
 from blobnet.kernel_call import group_size
@@ -95,6 +95,8 @@ def _matrices(table: Table, model: Model, base: Schedule) -> Iterator[Schedule]:
                 packed=packed,
                 split=(depth[0], splits) if splits > 1 else ("", 1),
             )
+            is_cheap = device.has_dear_addresses and can_be_cheap(table, schedule)
+            schedule = replace(schedule, cheap_addresses=is_cheap)
             if splits > 1 and (model.points < 64 * splits or model.product_groups(schedule) > 8 * device.compute_units):
                 continue
             if _fits(table, model, schedule):

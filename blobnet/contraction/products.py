@@ -8,6 +8,9 @@ odd ranges cost nothing.
 While a step of both matrices is multiplied the next one is on its way, in registers, to the other half of local memory.
 Places behind the end of the depth are 0 in both matrices; rows and columns behind theirs repeat the last one, and are
 not stored. Results leave through local memory, so that neighbours store neighbours.
+
+With cheap addresses it is the first step that takes what steps do not divide, and the others test nothing. What they
+load lies behind a row (or column) of theirs, as many bytes of 32 bits as the depth adds (ROW_BEHIND, source.py).
 """
 
 from __future__ import annotations
@@ -219,7 +222,7 @@ class ProductGenerator(Stores):
         self.put(f"const int item_row = thread / {columns.items};")
         self.put(f"const int item_column = thread % {columns.items};")
         for matrix, item in ((self.left, "item_row"), (self.right, "item_column")):
-            self.put(f"__local const float *const {matrix.text}_at = {matrix.text}_tile + {item} * 4;")
+            self.put(f"__local const float *{self.const}{matrix.text}_at = {matrix.text}_tile + {item} * 4;")
         for row in range(rows.block):
             for quad in range(columns.block // 4):
                 self.put(f"float4 {self.sum(row, quad)} = 0.0f;")
@@ -239,20 +242,42 @@ class ProductGenerator(Stores):
             last = f"min(first_step + {size}, {last})"
             first = "first_step"
         self.put(f"const int last_step = {last} - 1;")
+        if schedule.cheap_addresses:
+            self.put(f"const int missing = max((last_step + 1) * {schedule.step} - {limit}, 0);")
         may_be_empty = parts > 1 or not limit.isdigit()
         with self.group_block(f"{first} <= last_step" if may_be_empty else ""):
-            self.fetch(first)
-            self.store_step("0")
+            self.fetch(first, is_first=True)
+            self.store_step(is_first=True)
             self.put("barrier(CLK_LOCAL_MEM_FENCE);")
-            self.put("int now = 0;")
+            if schedule.cheap_addresses:
+                for matrix in (self.left, self.right):
+                    self.put(f"int {matrix.text}_turn = {schedule.step * matrix.pitch};")
+            else:
+                self.put("int now = 0;")
             with self.block(f"for (int step = {first}; step < last_step; step++)"):
                 self.fetch("(step + 1)")
                 self.multiply()
-                self.put("now = 1 - now;")
-                self.store_step("now")
+                if not schedule.cheap_addresses:
+                    self.put("now = 1 - now;")
+                self.store_step()
                 self.put("barrier(CLK_LOCAL_MEM_FENCE);")
+                if schedule.cheap_addresses:
+                    self.turn()
             self.multiply(is_last=True)
         self.results()
+
+    @property
+    def const(self) -> str:
+        """What pointers to local memory are: with cheap addresses they go from one half to the other."""
+        return "" if self.schedule.cheap_addresses else "const "
+
+    def turn(self) -> None:
+        """The halves of local memory change places."""
+        for matrix in (self.left, self.right):
+            turn = f"{matrix.text}_turn"
+            for use in ("put", "at"):
+                self.put(f"{matrix.text}_{use} += {turn};")
+            self.put(f"{turn} = -{turn};")
 
     def sum(self, row: int, quad: int) -> str:
         return f"sum{row}_{quad}"
@@ -271,7 +296,7 @@ class ProductGenerator(Stores):
         self.put(f"const int {matrix.text}_slot = {slot};")
         self.put(f"const int {matrix.text}_place = {place};")
         base = " + ".join([f"{matrix.text}_place * {matrix.pitch}", f"{matrix.text}_slot"])
-        self.put(f"__local float *const {matrix.text}_put = {matrix.text}_tile + {base};")
+        self.put(f"__local float *{self.const}{matrix.text}_put = {matrix.text}_tile + {base};")
         is_packed = matrix.width > 1
         runs = moves(operand, side.names, self.extents)
         is_even = is_packed or (len(runs) <= 1 and total % side.size == 0)
@@ -289,11 +314,14 @@ class ProductGenerator(Stores):
                 parts.append(times(f"{matrix.text}_place", operand.stride(schedule.along)))
             text = " + ".join(part for part in parts if part != "0") or "0"
             text = text.replace("+ -", "- ")
-            name, from_ = operand.name, f"{matrix.text}_from{slot_}"
-            self.put(f"__global const {self.c_type(name)} *const {from_} = {self.buffers[name]} + ({text});")
+            type_, blob, from_ = self.c_type(operand.name), self.buffers[operand.name], f"{matrix.text}_from{slot_}"
+            if schedule.cheap_addresses:
+                self.put(f"const ROW_OF({type_}) {from_} = ROW_AT({type_}, {blob}, {text});")
+            else:
+                self.put(f"__global const {type_} *const {from_} = {blob} + ({text});")
 
-    def fetch(self, step: str) -> None:
-        """Loads a step of both matrices into registers."""
+    def fetch(self, step: str, *, is_first: bool = False) -> None:
+        """Loads a step of both matrices into registers, be it the first one."""
         schedule = self.schedule
         depth, size = schedule.depth, schedule.step
         with self.block(""):
@@ -307,18 +335,21 @@ class ProductGenerator(Stores):
                         at = f"{matrix.text}_shift" + (f" + {beyond}" if beyond else "").replace("+ -", "- ")
                         self.load_place(matrix, place, at, self.in_step(matrix, place))
                 return
+            is_cheap, limit = schedule.cheap_addresses, self.limits["depth"]
+            number, less = ("uint", "" if is_first else " - missing") if is_cheap else ("int", "")
             for matrix in (self.left, self.right):
                 for place in range(matrix.places):
-                    mine = f"{matrix.text}_depth{place}"
-                    more = f" + {place * matrix.place_step}" if place else ""
-                    self.put(f"const int {mine} = {step} * {size} + {matrix.text}_place{more};")
+                    mine, own = f"{matrix.text}_depth{place}", f"{matrix.text}_place"
+                    own += f" + {place * matrix.place_step}" if place else ""
+                    self.put(f"const {number} {mine} = {step} * {size} + {own}{less};")
                     at = self.offset(matrix.operand, depth, mine)
                     conditions = [*self.in_step(matrix, place)]
-                    limit = self.limits["depth"]
-                    if not limit.isdigit() or int(limit) % size:
+                    if is_cheap:
+                        conditions += [f"{own} < {size} - missing"] if is_first else []
+                    elif not limit.isdigit() or int(limit) % size:
                         conditions.append(f"{mine} < {limit}")
                     if " " in at:
-                        self.put(f"const int {mine}_shift = {at};")
+                        self.put(f"const {number} {mine}_shift = {at};")
                         at = f"{mine}_shift"
                     self.load_place(matrix, place, at, conditions)
 
@@ -329,14 +360,19 @@ class ProductGenerator(Stores):
         return [f"{matrix.text}_place < {self.schedule.step - place * matrix.place_step}"]
 
     def load_place(self, matrix: Matrix, place: int, at: str, conditions: list[str]) -> None:
+        type_, blob = self.c_type(matrix.operand.name), self.buffers[matrix.operand.name]
+        width = matrix.width if matrix.width > 1 else ""
+        even = self.even[matrix.text]
         for slot in range(matrix.slots):
-            even = self.even[matrix.text]
-            index, pointer = at, f"{matrix.text}_from{slot}"
-            if even is not None:
-                pointer = f"{matrix.text}_from0"
-                index = f"{at} + {slot * matrix.slot_step * even}" if slot else at
-            is_half, width = self.is_half(matrix.operand.name), matrix.width if matrix.width > 1 else ""
-            if is_half:
+            pointer = f"{matrix.text}_from{slot if even is None else 0}"
+            apart = slot * matrix.slot_step * (even or 0)
+            index = f"{at} + {apart}" if apart or (slot and even is not None) else at
+            if self.schedule.cheap_addresses:
+                text = f"ROW_BEHIND({type_}, {blob}, {pointer}, {apart}, {at})"
+                text = (
+                    f"*(__global const float{width} *){text}" if type_ == "float" else f"vload_half{width}(0, {text})"
+                )
+            elif self.is_half(matrix.operand.name):
                 text = f"vload_half{width}(0, {pointer} + {index})"
             else:
                 text = f"*(__global const float{width} *)({pointer} + {index})" if width else f"{pointer}[{index}]"
@@ -346,11 +382,12 @@ class ProductGenerator(Stores):
                     text = text.replace(": 0.0f", f": (float{matrix.width})(0.0f)")
             self.put(f"{matrix.value(slot, place)} = {text};")
 
-    def store_step(self, half: str) -> None:
-        """Puts a step into one half of local memory."""
+    def store_step(self, *, is_first: bool = False) -> None:
+        """Puts a step into one half of local memory, the first one into the first."""
         step = self.schedule.step
         for matrix in (self.left, self.right):
-            half_at = "" if half == "0" else f"{half} * {step * matrix.pitch} + "
+            half = f"{matrix.text}_turn" if self.schedule.cheap_addresses else f"now * {step * matrix.pitch}"
+            half_at = "" if is_first else f"{half} + "
             for place in range(matrix.places):
                 conditions = self.in_step(matrix, place)
                 for slot in range(matrix.slots):
@@ -366,7 +403,8 @@ class ProductGenerator(Stores):
         step = self.schedule.step
         rows, columns = self.side_of["row"], self.side_of["column"]
         for matrix in (self.left, self.right):
-            self.put(f"__local const float *{matrix.text}_now = {matrix.text}_at + now * {step * matrix.pitch};")
+            half = "" if self.schedule.cheap_addresses else f" + now * {step * matrix.pitch}"
+            self.put(f"__local const float *{matrix.text}_now = {matrix.text}_at{half};")
         last, others = (
             f"__attribute__((opencl_unroll_hint({rows})))" for rows in (_LAST_UNROLLED, min(step, UNROLLED))
         )

@@ -29,6 +29,7 @@ A sum of products may be one of two matrices instead, whose rows, columns and de
     columns n y x 128x8   those of the other one, or of none
     depth i a b 16        the reduction indexes, and rows of both matrices that are in local memory at a time
     along b               all rows of a step are of this index, the last one, whose range they divide
+    addresses cheap       where they do not: no step but the first one tests its rows, and bytes have 32 bits
 
 Then ``split i 4`` goes for the whole depth, whose steps need not be a multiple of the parts, and ``pack`` for an
 operand whose copy has rows (or columns) side by side. Other outputs are matrices apart.
@@ -115,6 +116,7 @@ class Schedule:
     depth: tuple[str, ...] = ()
     step: int = 1
     along: str = ""
+    cheap_addresses: bool = False
 
     @property
     def is_product(self) -> bool:
@@ -157,6 +159,7 @@ class Schedule:
         parts += [f"{word} {side}" for word, side in (("rows", self.rows), ("columns", self.columns)) if side]
         parts += [f"depth {' '.join(self.depth)} {self.step}"] if self.depth else []
         parts += [f"along {self.along}"] if self.along else []
+        parts += ["addresses cheap"] if self.cheap_addresses else []
         return "; ".join(parts)
 
     @classmethod
@@ -213,12 +216,14 @@ def _with(made: Schedule, word: str, names: list[str]) -> Schedule:
     if word == "along":
         (name,) = names
         return replace(made, along=name)
+    if word == "addresses" and names == ["cheap"]:
+        return replace(made, cheap_addresses=True)
     if word == "ahead":
         (size,) = names
         return replace(made, ahead=number(size))
     fields = {"unroll": "unrolled", "wide": "wide", "local": "local", "pack": "packed", "order": "order"}
     if word not in fields or not names:
-        known = [*fields, *sized, "ahead", "peel", "join", "tile", "rows", "columns", "depth", "along"]
+        known = [*fields, *sized, "ahead", "peel", "join", "tile", "rows", "columns", "depth", "along", "addresses"]
         raise _bad(f"{word!r} is no setting", hint=near_matches(word, known))
     return replace(made, **{fields[word]: tuple(names)})  # type: ignore[arg-type]
 
@@ -470,6 +475,17 @@ def part_steps(table: Table, schedule: Schedule) -> int:
     return -(-depth_of(table) // schedule.step // schedule.split[1])
 
 
+def can_be_cheap(table: Table, schedule: Schedule) -> bool:
+    """Whether 32 bits without a sign say how many bytes lie before what a product reads, from its tensor's first on."""
+    for operand in table.loads:
+        moves = [(operand.stride(index.name), index.extent - 1) for index in table.indexes]
+        first, last = (operand.start + sum(end(0, stride * most) for stride, most in moves) for end in (min, max))
+        is_forward = all(operand.stride(name) >= 0 for name in schedule.depth)
+        if first < 0 or FLOAT32.itemsize * last >= 1 << 32 or not is_forward:
+            return False
+    return not schedule.along
+
+
 def product_local(schedule: Schedule) -> int:
     """Bytes of local memory of a product at most: two steps of both matrices; results leave through it, too."""
     assert schedule.rows
@@ -493,6 +509,7 @@ def check_product(table: Table, schedule: Schedule, most_threads: int, local_mem
         depth=schedule.depth,
         step=schedule.step,
         along=schedule.along,
+        cheap_addresses=schedule.cheap_addresses,
     )
     if schedule != plain:
         raise _bad("a product has no tiles, lanes, chunks, nor an order", schedule=schedule)
@@ -517,6 +534,9 @@ def check_product(table: Table, schedule: Schedule, most_threads: int, local_mem
     along = schedule.along
     if along and (along != schedule.depth[-1] or table.extents[along] % schedule.step):
         raise _bad(f"{along} must be the last of the depth, and whole steps of it", schedule=schedule)
+    if schedule.cheap_addresses and not can_be_cheap(table, schedule):
+        rule = "cheap addresses take operands of less than 4 GB, a depth that leads forwards, and steps along no index"
+        raise _bad(rule, schedule=schedule)
     names = operand_names(table)
     for key in schedule.packed:
         if key not in names:

@@ -71,13 +71,34 @@ _END_OF_ROW = """\
 #endif
 """
 
+#: Where a row lies that a work-item loads, and a number that is `shift` behind the row that is `apart` from it.
+#: NOTE: AMD's GPUs add 32 bits of a work-item to a pointer that all of a wave have in common; on some of Intel's a
+#: work-item adds them to its own, which are made ahead of the loop (docs/drivers.md).
+_ROWS = """\
+#ifdef __AMDGCN__
+#define ROW_OF(type) uint
+#define ROW_AT(type, blob, place) (uint)(place) * (uint)sizeof(type)
+#define ROW_BEHIND(type, blob, row, apart, shift) BYTES_BEHIND(type, blob + apart, row + shift * (uint)sizeof(type))
+#else
+#define ROW_OF(type) __global const type *
+#define ROW_AT(type, blob, place) blob + (place)
+#define ROW_BEHIND(type, blob, row, apart, shift) BYTES_BEHIND(type, row + apart, shift * (uint)sizeof(type))
+#endif
+#define BYTES_BEHIND(type, pointer, bytes) ((__global const type *)((__global const char *)(pointer) + (bytes)))
+"""
+
 
 def program_text(kernels: Iterable[Kernel]) -> str:
     """The source of a program of these kernels, which have different entries."""
     kernels = list(kernels)
     lanes = sorted({lanes for kernel in kernels for lanes in (kernel.lanes, *kernel.widths)} - {1})
     texts = [kernel.text for kernel in kernels]
-    macros = {"PREFETCH(": _PREFETCH, "END_OF_IF": _END_OF_IF, "END_OF_ROW(": _END_OF_ROW}
+    macros = {
+        "PREFETCH(": _PREFETCH,
+        "END_OF_IF": _END_OF_IF,
+        "END_OF_ROW(": _END_OF_ROW,
+        "ROW_OF(": _ROWS,
+    }
     used = [macro for name, macro in macros.items() if any(name in text for text in texts)]
     return "\n".join([*map(_VECTORS.format, lanes), *used, *texts])
 

@@ -17,9 +17,6 @@ from blobnet.implementations.blocking import splits_for
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, elementwise_work, power_of_two, sum_call
 from blobnet.kernel_source import Macro, load
 
-#: Whose compilers take up to a quarter of an inner loop for addresses of 64 bits and divisions (docs/drivers.md).
-_DEAR_ADDRESSES = "amd", "intel"
-
 
 @dataclass(frozen=True)
 class Phase:
@@ -181,7 +178,7 @@ class Operation:
         sizes = [blob.layout.memory_elements * blob.type.itemsize for blob in blobs]
         largest = max(self.batch_size * max(sizes), self.weights * FLOAT32.itemsize)
         rows = self.batch_size * max(blob.shape.height for blob in blobs)
-        return self.tuning.model.compiler in _DEAR_ADDRESSES and largest < 1 << 32 and rows < 1 << 23
+        return self.tuning.model.has_dear_addresses and largest < 1 << 32 and rows < 1 << 23
 
     @property
     def geometry(self) -> tuple[object, ...]:

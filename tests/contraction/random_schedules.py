@@ -34,6 +34,7 @@ def product(table: Table, rng: np.random.Generator) -> Schedule:
     depth.sort(key=lambda name: name != table.sample_reduction)
     step = int(rng.integers(1, 10))
     is_even = bool(depth) and table.extents[depth[-1]] % step == 0
+    along = depth[-1] if is_even and rng.random() < 0.7 else ""
     blocks = [int(rng.choice([4, 4, 8])) for _ in range(2)]
     sizes = [block << int(rng.integers(0, 4)) for block in blocks]
     return Schedule(
@@ -41,7 +42,8 @@ def product(table: Table, rng: np.random.Generator) -> Schedule:
         columns=Side(tuple(columns), sizes[1], blocks[1]),
         depth=tuple(depth),
         step=step,
-        along=depth[-1] if is_even and rng.random() < 0.7 else "",
+        along=along,
+        cheap_addresses=not along and rng.random() < 0.5,
         packed=tuple(name for name in operand_names(table) if rng.random() < 0.4),
         split=(depth[0], int(rng.integers(2, 5))) if depth and rng.random() < 0.4 else ("", 1),
     )

@@ -215,6 +215,24 @@ def test_programs_of_expressions(device: Device, seed: int) -> None:
         assert_conforms(program, arrays, results, relative=1e-3, absolute=1e-3, what=text)
 
 
+@pytest.mark.parametrize("schedule", ["depth n t 16", "depth t n 4; split t 5", "depth t n 4; pack A; split t 13"])
+@pytest.mark.parametrize("samples", [1, 5])
+def test_cheap_addresses_change_no_bit(device: Device, schedule: str, samples: int) -> None:
+    rng = np.random.default_rng(0)
+    program = function("R[e, c] = +(A[n, t, e] * B[n, t, c])").program(A=(samples, 53, 10), B=(samples, 53, 21))
+    arrays = {"A": rng.standard_normal((samples, 53, 10)), "B": rng.standard_normal((samples, 53, 21))}
+    chosen = Schedule.parse(f"rows e 16x4; columns c 32x8; {schedule}")
+
+    def results(choice: Schedule) -> np.ndarray:
+        lowered = lower(program, lambda table: choice if "t" in table.extents else Schedule())
+        return run_lowered(device, lowered, arrays)["R"]
+
+    expected = results(chosen)
+    np.testing.assert_allclose(expected, reference.run(program, arrays)["R"], atol=1e-4)
+    found = results(replace(chosen, cheap_addresses=True))
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+
 def test_a_softmax(device: Device) -> None:
     f = function(
         """function (X[N, C]) -> (S) {

@@ -36,6 +36,7 @@ WORDS = """
     thread rest group count COUNT sum total term
     from element row column step now item place
     float4 int4 double bool true asm inline typedef
+    ROW_OF ROW_AT ROW_BEHIND BYTES_BEHIND uint sizeof type blob
 """
 #: What the compiler makes of names, in tensors, indexes and variables.
 OWN = (
@@ -46,6 +47,7 @@ OWN = (
     ("contraction", "sum_i_x1", "sum_i_x", "k_part", "x", "x1", "k", "k_"),
     ("d_I", "I", "d_d_I", "_0", "_1", "_2", "axis0", "block"),
     ("lane", "_", "__", "___", "block", "axis1", "axis0", "rest"),
+    ("left_from0", "left_turn", "right_turn", "missing", "left_put", "left_depth0", "last_step", "pointer"),
 )
 #: For {R} and so on, every way in which kernels are made.
 SCHEDULES = (
@@ -56,6 +58,7 @@ SCHEDULES = (
     "split {i} 2; tile {x} 1x2x4; vector {x} 4",
     "share {i} 4; tile {x} 2x1x3; chunk {i} 4; local {I}",
     "rows {o} 8x4; columns {x} {n} 8x4; depth {a} {i} 4; along {i}",
+    "rows {o} 8x4; columns {n} {x} 16x4; depth {i} {a} 5; addresses cheap",
 )
 
 

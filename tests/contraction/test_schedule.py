@@ -11,7 +11,7 @@ import pytest
 from blobnet.contraction import function
 from blobnet.contraction.costs import predict
 from blobnet.contraction.lowering import grouped, laid_out
-from blobnet.contraction.schedule import Schedule, borders, check, combining, local_tiles, prepared
+from blobnet.contraction.schedule import Schedule, borders, can_be_cheap, check, combining, local_tiles, prepared
 from blobnet.contraction.search import best_schedule, search
 from blobnet.contraction.table import Table, flatten
 from blobnet.device_model import GENERIC, DeviceModel
@@ -123,6 +123,8 @@ def test_products_of_matrices_are_schedules(convolution: Table) -> None:
         ("i a b", "i a", "the depth is all reduction indexes"),
         ("b 4", "b 4; along a", "a must be the last of the depth, and whole steps of it"),
         ("b 4", "b 2; along b", "b must be the last of the depth, and whole steps of it"),
+        ("b 4", "b 3; along b; addresses cheap", "cheap addresses take operands of less than 4 GB"),
+        ("b 4", "b 4; addresses dear", "'addresses' is no setting"),
         ("b 4", "b 4; pack Q", "there is no operand 'Q'"),
         ("b 4", "b 4; split a 2", "i stands for the depth"),
         ("b 4", "b 4; split i 15", "i stands for the depth, which must have a step a part"),
@@ -196,6 +198,29 @@ def test_what_shared_and_wide_schedules_are_predicted_to_cost() -> None:
     made = prepared(table, Schedule.parse("cut i 4"))
     narrow, wide = (Schedule.parse(f"tile o 64x1x1; cut i 4; unroll i/cut{more}") for more in ("", "; wide I W"))
     assert predict(made, narrow, gpu).loads == 4 * predict(made, wide, gpu).loads
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "depth", "is_cheap"),
+    [
+        ("R[n, o] = +(I[n, k] * W[o, k])", 1 << 18, 1 << 12, True),
+        ("R[n, o] = +(I[n, k] * W[o, k])", 1 << 18, (1 << 12) + 1, False),
+        ("R[n, o : 262144, 4] = +(I[n, 100 - k] * W[o, k])", 1 << 18, 101, False),
+    ],
+    ids=["4 GB", "more", "backwards"],
+)
+def test_addresses_are_cheap_where_32_bits_say_them(text: str, rows: int, depth: int, is_cheap: bool) -> None:
+    table = table_of(text, I=(rows, depth), W=(4, depth))
+    assert can_be_cheap(table, Schedule(depth=("k",))) is is_cheap
+
+
+@pytest.mark.parametrize("compiler", ["amd", "intel", "nvidia", None])
+def test_addresses_are_cheap_where_compilers_take_many_instructions_for_them(compiler: str | None) -> None:
+    """And where a step goes along no index: 197 has no divisor but itself."""
+    table = table_of("R[e, c] = +(A[n, t, e] * B[n, t, c])", A=(64, 197, 192), B=(64, 197, 192))
+    hardware = replace(GENERIC["gpu"], compute_units=64, compiler=compiler)
+    found = [schedule for _, schedule in search(table, hardware) if schedule.is_product and not schedule.along]
+    assert {schedule.cheap_addresses for schedule in found} == {compiler in ("amd", "intel")}
 
 
 def test_halos_leave_no_constraints(convolution: Table) -> None:
