@@ -8,8 +8,9 @@ from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST
 from blobnet.kernel_call import GlobalSize, KernelCall, group_size
 
-#: Sums that a work-item keeps in registers, and rows of a strip, at most.
-_SUMS, _ROWS = 24, 4
+#: Sums that a work-item keeps in registers, and rows of a strip, at most; the latter for gradients of weights where
+#: addresses are dear: what is loaded is multiplied more often (docs/drivers.md).
+_SUMS, _ROWS, _CHEAP_ROWS = 24, 4, 8
 #: Work-items in a group that sums.
 _SUMMING = 64
 #: Units of the result in a group, and weights of one source unit, up to which these kernels, which unroll all taps, are
@@ -53,6 +54,8 @@ class Strip(Implementation):
         if operation.direction == BACKWARD_WEIGHTS:
             # A work-group for each pair of units and split.
             strip, pairs = min(result.height, _ROWS), operation.groups * operation.units * operation.depth
+            if operation.cheap_addresses:  # As many rows in each, so that few count twice.
+                strip = -(-result.height // -(-result.height // _CHEAP_ROWS))
             strips = operation.batch_size * -(-result.height // strip) * result.width
             splits = splits_for(pairs, 2048, min(128, -(-strips // _SUMMING)))
             size = GlobalSize(_SUMMING, splits, pairs, per_sample=False)

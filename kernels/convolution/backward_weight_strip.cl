@@ -33,17 +33,32 @@
  */
 #include "blob.h"
 #include "group_sum.h"
+#include "place.h"
 
 #define STRIPS ((OUTPUT_DELTA_UNIT_HEIGHT + STRIP - 1) / STRIP)
 #define TAPS (FILTER_HEIGHT * FILTER_WIDTH)
+/* Rows of the input that a strip meets. */
+#define ROWS ((STRIP - 1) * STRIDE_Y + (FILTER_HEIGHT - 1) * DILATION_Y + 1)
 /*
  * With CHEAP_ADDRESSES numbers have 32 bits without a sign, and nothing that is read depends on a branch: compilers of AMD
- * and Intel make one of a choice between a load and 0.
+ * and Intel make one of a choice between a load and 0. All of a row of the input is multiplied before the next one is read,
+ * in the same order for each tap; on AMD's GPUs in pairs, which CDNA's multiply at once: left to itself the compiler moves
+ * a part of them first.
  */
 #if CHEAP_ADDRESSES
 #define NUMBER(value) (uint)(value)
+#define AT(name, index) \
+    (__global const name##_t *)((__global const char *)name + PLACE(name##_t, name, index))
 #else
+/* clang-format off */
 #define NUMBER(value) value
+#define AT(name, index) name + index
+/* clang-format on */
+#endif
+#ifdef __AMDGCN__
+#define PAIRED (FILTER_WIDTH / 2 * 2)
+#else
+#define PAIRED 0
 #endif
 
 __kernel void convolution_backward_weight_strip(READ_BLOB(input), READ_BLOB(output_delta),
@@ -66,20 +81,48 @@ __kernel void convolution_backward_weight_strip(READ_BLOB(input), READ_BLOB(outp
         const int n = NUMBER(item) / (OUTPUT_DELTA_UNIT_WIDTH * STRIPS);
         /* The last strip moves up to end with the last row; rows of the one before count once. */
         const int first = min(strip, OUTPUT_DELTA_UNIT_HEIGHT - STRIP);
-        __global const output_delta_t *deltas =
-            output_delta + NUMBER(BLOB_INDEX(OUTPUT_DELTA, n, unit, first, x));
+        __global const output_delta_t *deltas = AT(output_delta, BLOB_INDEX(OUTPUT_DELTA, n, unit, first, x));
         __global const input_t *values =
-            input
-            + NUMBER(BLOB_INDEX(INPUT, n, input_unit, first * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT));
+            AT(input, BLOB_INDEX(INPUT, n, input_unit, first * STRIDE_Y - PAD_TOP, x * STRIDE_X - PAD_LEFT));
+#if CHEAP_ADDRESSES
+        real_t delta_rows[STRIP];
 #pragma unroll
         for (int r = 0; r < STRIP; r++) {
-#if CHEAP_ADDRESSES
-            const real_t there = READ_VALUE(deltas, r * OUTPUT_DELTA_UNIT_MEMORY_WIDTH);
-            const real_t delta = first + r >= strip ? there : 0;
+            const real_t delta = READ_VALUE(deltas, r * OUTPUT_DELTA_UNIT_MEMORY_WIDTH);
+            delta_rows[r] = first + r >= strip ? delta : 0;
+        }
+#pragma unroll
+        for (int row = 0; row < ROWS; row++) {
+            real_t values_of_row[FILTER_WIDTH];
+#pragma unroll
+            for (int x = 0; x < FILTER_WIDTH; x++) {
+                values_of_row[x] = READ_VALUE(values, row * INPUT_UNIT_MEMORY_WIDTH + x * DILATION_X);
+            }
+#pragma unroll
+            for (int y = 0; y < FILTER_HEIGHT; y++) {
+                const int at = row - y * DILATION_Y;
+                if (at < 0 || at % STRIDE_Y != 0 || at / STRIDE_Y >= STRIP) {
+                    continue;
+                }
+                const real_t delta = delta_rows[at / STRIDE_Y];
+                real_t *const of_row = sums + y * FILTER_WIDTH;
+#pragma unroll
+                for (int x = 0; x < PAIRED; x += 2) {
+                    vstore2(
+                        MULTIPLY_ADD((float2)(delta), vload2(0, values_of_row + x), vload2(0, of_row + x)), 0,
+                        of_row + x);
+                }
+#pragma unroll
+                for (int x = PAIRED; x < FILTER_WIDTH; x++) {
+                    of_row[x] = MULTIPLY_ADD(delta, values_of_row[x], of_row[x]);
+                }
+            }
+        }
 #else
+#pragma unroll
+        for (int r = 0; r < STRIP; r++) {
             const real_t delta =
                 first + r >= strip ? READ_VALUE(deltas, r * OUTPUT_DELTA_UNIT_MEMORY_WIDTH) : 0;
-#endif
 #pragma unroll
             for (int tap = 0; tap < TAPS; tap++) {
                 const int row = r * STRIDE_Y + tap / FILTER_WIDTH * DILATION_Y;
@@ -88,6 +131,7 @@ __kernel void convolution_backward_weight_strip(READ_BLOB(input), READ_BLOB(outp
                                          sums[tap]);
             }
         }
+#endif
     }
     __local accumulator_t shared[LOCAL_WIDTH];
     __global real_t *results = ARRAY(partials) + ((size_t)split * get_global_size(2) + pair) * TAPS;

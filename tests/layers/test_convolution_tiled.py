@@ -8,7 +8,7 @@ from blobnet import layers
 from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.device import Device
 from blobnet.graph import from_nodes
-from blobnet.implementations import tiled
+from blobnet.implementations import strip, tiled
 from blobnet.implementations.base import BACKWARD_WEIGHTS, DIRECTIONS, FORWARD
 from blobnet.implementations.tile import Tile
 from blobnet.layers import Conv1D, Conv2D
@@ -66,7 +66,9 @@ def test_gradients_of_16_positions_a_step(device: Device, case: str, monkeypatch
 
 
 @pytest.mark.parametrize("height", [7, 8])  # of one strip and three rows of another; of whole strips
-def test_gradients_in_strips(device: Device, height: int) -> None:
+def test_gradients_in_strips(device: Device, height: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits whoever the compiler is of, in strips of as many rows."""
+    monkeypatch.setattr(strip, "_CHEAP_ROWS", 4)
     layer, shape = Conv2D(3, 5, stride=(1, 2), padding=2, groups=3), Shape(3, height, 9)
 
     def run(compiler: str) -> ContractReport:
@@ -78,6 +80,25 @@ def test_gradients_in_strips(device: Device, height: int) -> None:
     calls = [call for run in report.runs.values() for phase in run.calls.values() for call in phase]
     (told,) = {call.macros["CHEAP_ADDRESSES"] for call in calls if call.kernel == "convolution/backward_weight_strip"}
     assert told == 1
+
+
+@pytest.mark.parametrize(
+    ("layer", "height", "rows"),
+    [
+        (Conv2D(3, 5, padding=2, groups=3), 7, 7),
+        (Conv2D(3, 5, padding=2, groups=3), 9, 5),
+        (Conv2D(3, (3, 4), stride=(2, 1), padding=2, groups=3), 17, 5),
+        (Conv2D(3, (3, 2), dilation=(2, 3), padding=2, groups=3), 16, 8),
+        (Conv2D(3, (2, 1), stride=3, groups=3), 2, 1),
+    ],
+    ids=["a plane", "a row twice", "strides", "dilation", "a row alone"],
+)
+def test_gradients_in_long_strips(device: Device, layer: Conv2D, height: int, rows: int) -> None:
+    tuning = tuning_for("gpu", compute_units=2, only={"strip"}, compiler="intel")
+    report = contract(device, layer, Shape(3, height, 9), ["own pitches"], tuning=tuning, absolute=5e-5)
+    calls = [call for run in report.runs.values() for phase in run.calls.values() for call in phase]
+    (told,) = {call.macros["STRIP"] for call in calls if call.kernel == "convolution/backward_weight_strip"}
+    assert told == rows
 
 
 def cheap(layer: Conv2D, shape: Shape, direction: str, compiler: str | None, count: int = 64) -> set[int]:
