@@ -523,12 +523,15 @@ class Device:
     storage = FLOAT32
     #: Whether programs are first built in child processes: not where a child asks.
     builds_in_children = True
+    #: Whether children that have built wait for more: not on a GPU, of whose memory each one holds some.
+    keeps_children: bool
     #: What allocates between canaries, and all that it has allocated so: see :meth:`guarding`.
     _guard: Device | None = None
     guarded: tuple[Guarded, ...] = ()
 
     def __init__(self, info: DeviceInfo | str | None = None) -> None:
         self.info = info if isinstance(info, DeviceInfo) else choose(info)
+        self.keeps_children = self.is_host
         try:
             self.context = cl.Context([self.info.handle])
             self.queue = cl.CommandQueue(self.context)
@@ -1048,7 +1051,7 @@ class Device:
         while waiting:
             jobs, waiting = {job(digests): digests for digests in waiting}, []
             results = child_builds.build_all(
-                self.info.identity, list(jobs), children=children, keep_children=self.is_host
+                self.info.identity, list(jobs), children=children, keep_children=self.keeps_children
             )
             with contextlib.closing(results):
                 for text, words in results:

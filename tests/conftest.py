@@ -112,7 +112,9 @@ def _shared_device(name: str | None) -> Device:
         if name in GPUS:
             kinds.limit_to(GPUS[name])
             return SimulatedDevice(name)
-    return Device(name)
+    device = Device(name)
+    device.keeps_children = True  # A child takes a GPU's driver seconds of processor time, and each test builds.
+    return device
 
 
 @pytest.fixture

@@ -403,7 +403,8 @@ def test_strided_convolution_of_single_cells(device: Device) -> None:
         np.testing.assert_allclose(model.predict(x, device=device), wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_children_go_home(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("are_kept", [True, False])
+def test_children_go_home(fresh: Device, monkeypatch: pytest.MonkeyPatch, are_kept: bool) -> None:
     """They wait a while for more to build, but for those of GPUs; no file of theirs stays open."""
     folder = Path("/proc/self/fd")
     if not folder.is_dir():
@@ -426,12 +427,14 @@ def test_children_go_home(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(Child, "__init__", noted)
     child_builds._IDLE.close()
+    assert fresh.keeps_children == fresh.is_host
+    fresh.keeps_children = are_kept
     fresh.build_ahead([source(60)])
     assert len(files) == 3
-    (child,) = child_builds._IDLE._children if fresh.is_host else [None]
-    assert bool(still_open()) == fresh.is_host
+    (child,) = child_builds._IDLE._children if are_kept else [None]
+    assert bool(still_open()) == are_kept
     fresh.build_ahead([source(61)])
-    assert child_builds._IDLE._children == [child] * fresh.is_host
+    assert child_builds._IDLE._children == [child] * are_kept
     monkeypatch.setattr(child_builds, "_PATIENCE", 0.01)
     fresh.build_ahead([source(number) for number in range(62, 70)])
     deadline = time.monotonic() + 20
