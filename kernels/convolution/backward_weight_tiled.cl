@@ -85,11 +85,35 @@ typedef struct {
 #if CHEAP_ADDRESSES
 #define IS_POSITION(position) (positions == TILE_DEPTH || (position) - first < positions)
 #define FROM_ORIGIN(ROLE, cells) (BLOB_INDEX(ROLE, 0, 0, 0, 0) + (cells))
-/* few * by, on AMD's GPUs in one instruction if they have 24 bits; `few` does. */
+/*
+ * few * by, and p / by, for those that come up here. NOTE: AMD's GPUs multiply 24 bits, which few has, in one instruction,
+ * and add if neither factor is in the instruction; and p, which has 31, needs no more than a multiplication and a shift
+ * (Granlund and Montgomery, 1994): for 32 the compiler takes up to five instructions.
+ */
 #ifdef __AMDGCN__
-#define TIMES(few, by) ((by) >= -(1 << 23) && (by) < 1 << 23 ? mul24((int)(few), by) : (int)(few) * (by))
+#define IS_SHIFT(by) (((by) & ((by) - 1)) == 0)
+#define TIMES(few, by)                                                        \
+    (IS_SHIFT(by) || (by) < -(1 << 23) || (by) >= 1 << 23 ? (int)(few) * (by) \
+                                                          : mul24((int)(few), in_scalar_register(by)))
+INLINE int in_scalar_register(int by)
+{
+    __asm__("" : "+s"(by));
+    return by;
+}
+
+INLINE uint quotient(const uint p, const uint by)
+{
+    const uint shift = 31 - clz(by - 1);
+    uint whole = IS_SHIFT(by) ? p / by : mul_hi(p, (uint)((1UL << (32 + shift)) / by + 1)) >> shift;
+    /* Else it moves the bits to where mul24 takes them from, by a second shift. */
+    __asm__("" : "+v"(whole));
+    return whole;
+}
 #else
+/* clang-format off */
 #define TIMES(few, by) ((int)(few) * (by))
+#define quotient(p, by) p / by
+/* clang-format on */
 #endif
 /* How far position p, of sample n and row `all_y` of all samples, is from the first one. */
 #define BYTES_TO(type, sample, row, cell)                                           \
@@ -104,11 +128,15 @@ typedef struct {
 /*
  * Where units and columns lie, as parameters and arguments of functions. With SHARED_POINTERS the ROW_STEP units that are
  * loaded at once have one, if they are all there or none of them, and so have columns of filters of one tap; a work-item
- * has one distance for all of them then.
+ * has one distance for all of them then. So that they are all there, the last tile begins where it is whole; what it makes
+ * once more are the same numbers.
  */
 #if SHARED_POINTERS
-#define UNITS_IN_COMMON (GROUP_OUTPUT_UNITS % ROW_STEP == 0)
-#define COLUMNS_IN_COMMON (FILTER_HEIGHT * FILTER_WIDTH == 1 && GROUP_INPUT_UNITS % ROW_STEP == 0)
+#define FIRST_OF_TILE(first, tile, all) ((all) >= (tile) ? min((int)(first), (all) - (tile)) : (int)(first))
+#define ARE_IN_COMMON(all, tile) ((all) >= (tile) || (all) % ROW_STEP == 0)
+#define UNITS_IN_COMMON ARE_IN_COMMON(GROUP_OUTPUT_UNITS, TILE_UNITS)
+#define COLUMNS_IN_COMMON \
+    (FILTER_HEIGHT * FILTER_WIDTH == 1 && ARE_IN_COMMON(GROUP_INPUT_UNITS, TILE_COLUMNS))
 #define LOAD_PARAMETERS                                                                           \
     __global const output_delta_t *const unit_pointers[UNIT_LOADS], const int planes[UNIT_LOADS], \
         __global const input_t *const column_pointers[COLUMN_LOADS], const int shifts[COLUMN_LOADS]
@@ -116,6 +144,7 @@ typedef struct {
 #define READ_DELTA(i) READ_PLACE(output_delta_t, unit_pointers[i], deltas, planes[i])
 #define READ_INPUT(i) READ_PLACE(input_t, column_pointers[i], inputs, shifts[i])
 #else
+#define FIRST_OF_TILE(first, tile, all) first
 #define LOAD_PARAMETERS const int planes[UNIT_LOADS], const int shifts[COLUMN_LOADS]
 #define LOAD_ARGUMENTS planes, shifts
 #define READ_DELTA(i) READ(output_delta_t, output_delta, deltas, planes[i])
@@ -131,9 +160,13 @@ INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_B
         /* Positions past the last one repeat it, times 0. */
         const int position = first + POSITION_OF((int)get_local_id(0)) + run * RUN;
 #if CHEAP_ADDRESSES
-        const int p = positions == TILE_DEPTH ? position : min(position, first + positions - 1);
-        const uint n = (uint)p / POSITIONS;
-        const uint all_y = (uint)p / OUTPUT_DELTA_UNIT_WIDTH;
+        int p = positions == TILE_DEPTH ? position : min(position, first + positions - 1);
+#if SHARED_POINTERS
+        /* NOTE: else the compiler has several numbers go along with it, and divides each. */
+        __asm__("" : "+v"(p));
+#endif
+        const uint n = quotient((uint)p, POSITIONS);
+        const uint all_y = quotient((uint)p, OUTPUT_DELTA_UNIT_WIDTH);
         uint deltas =
             BYTES_TO(output_delta_t, OUTPUT_DELTA_MEMORY_ELEMENTS, OUTPUT_DELTA_UNIT_MEMORY_WIDTH, 1);
         uint inputs = BYTES_TO(input_t, INPUT_MEMORY_ELEMENTS, STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH, STRIDE_X);
@@ -190,8 +223,10 @@ convolution_backward_weight_tiled(READ_BLOB(input), READ_BLOB(output_delta), WRI
     __local real_t local_deltas[2][TILE_DEPTH * UNIT_PITCH] __attribute__((aligned(128)));
     __local real_t local_inputs[2][TILE_DEPTH * COLUMN_PITCH] __attribute__((aligned(128)));
     const int item = get_local_id(0);
-    const int first_unit = get_group_id(0) % UNIT_TILES * TILE_UNITS;
-    const int first_column = get_group_id(0) / UNIT_TILES * TILE_COLUMNS;
+    const int first_unit =
+        FIRST_OF_TILE(get_group_id(0) % UNIT_TILES * TILE_UNITS, TILE_UNITS, GROUP_OUTPUT_UNITS);
+    const int first_column =
+        FIRST_OF_TILE(get_group_id(0) / UNIT_TILES * TILE_COLUMNS, TILE_COLUMNS, COLUMNS);
     const int split = GLOBAL_ID_OF_GROUP(1);
     const int group = GLOBAL_ID_OF_GROUP(2);
 

@@ -40,6 +40,9 @@
 #define DEPTH_STEPS ((TAPS_Y * TAPS_X * DEPTH + TILE_DEPTH - 1) / TILE_DEPTH)
 #endif
 
+/* Whether pointers have how far the rows of a step are behind one another: they do unless the last ones are missing. */
+#define ROWS_IN_COMMON (SHARED_POINTERS && BY_TAP && DEPTH % TILE_DEPTH == 0)
+
 typedef real_t sums_t[ITEM_UNITS][ITEM_COLUMNS];
 
 /*
@@ -82,9 +85,21 @@ INLINE int source_shift(const int y, const int x, const int depth)
     return depth * SOURCE_PLANE + (ROW_FIRST + y * ROW_STEP) * SOURCE_PITCH + COLUMN_FIRST + x * COLUMN_STEP;
 }
 
-#if !BY_TAP
-/* A tap has DEPTH rows then. */
-#define TAP_ROWS (TAPS_Y * TAPS_X * DEPTH)
+#if !BY_TAP || CHEAP_ADDRESSES
+/*
+ * Rows of all taps that are met, counted one by one, or in tiles where they go tap by tap; those of a tap; and how far the
+ * next one of a tap is in PACKED and in the source.
+ */
+#if BY_TAP
+#define ROWS_OF_TAP DEPTH_TILES
+#define NEXT_PACKED TILE_DEPTH
+#define NEXT_SOURCE (TILE_DEPTH * SOURCE_PLANE)
+#else
+#define ROWS_OF_TAP DEPTH
+#define NEXT_PACKED 1
+#define NEXT_SOURCE SOURCE_PLANE
+#endif
+#define TAP_ROWS (TAPS_Y * TAPS_X * ROWS_OF_TAP)
 #if CHEAP_ADDRESSES
 #define IS_TAP_ROW(k) (TAP_ROWS % TILE_DEPTH == 0 || (k) < TAP_ROWS)
 #else
@@ -110,28 +125,30 @@ INLINE uint quotient(const uint n, const uint by)
  */
 INLINE int from_first_row(const uint k, const int of_unit, const int of_tap, const int of_tap_row)
 {
-    const uint tap = quotient(k, DEPTH);
-    return k * of_unit + tap * (of_tap - DEPTH * of_unit)
+    const uint tap = quotient(k, ROWS_OF_TAP);
+    return k * of_unit + tap * (of_tap - ROWS_OF_TAP * of_unit)
            + quotient(tap, TAPS_X) * (of_tap_row - TAPS_X * of_tap);
 }
 
-/* How far from its columns the source of row k is. */
+/* The row of PACKED that is row k, and how far from its columns the source of row k is. */
+#define PACKED_ROW(k)   \
+    packed_row(0, 0, 0) \
+        + from_first_row(k, NEXT_PACKED, TAP_X_STEP *DEPTH_ROWS, TAP_Y_STEP *FILTER_WIDTH *DEPTH_ROWS)
 #define ROW_SHIFT(k) \
-    source_shift(0, 0, 0) + from_first_row(k, SOURCE_PLANE, COLUMN_STEP, ROW_STEP *SOURCE_PITCH)
+    source_shift(0, 0, 0) + from_first_row(k, NEXT_SOURCE, COLUMN_STEP, ROW_STEP *SOURCE_PITCH)
 #endif
 
 /* Loads what this work-item brings of one step: its part of TILE_DEPTH rows. */
 INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global const real_t *packed)
 {
     const int item = get_local_id(0);
-#if BY_TAP
-#if CHEAP_ADDRESSES
-    const uint step_tap = (uint)step / DEPTH_TILES;
-    const int step_depth = (uint)step % DEPTH_TILES * TILE_DEPTH;
-#else
+#if BY_TAP && CHEAP_ADDRESSES
+    const int step_depth = (step - quotient(step, DEPTH_TILES) * DEPTH_TILES) * TILE_DEPTH;
+    const int step_row = PACKED_ROW(step);
+    const int step_shift = ROW_SHIFT(step);
+#elif BY_TAP
     const int step_tap = step / DEPTH_TILES;
     const int step_depth = step % DEPTH_TILES * TILE_DEPTH;
-#endif
     const int step_row = packed_row(step_tap / TAPS_X, step_tap % TAPS_X, step_depth);
     const int step_shift = source_shift(step_tap / TAPS_X, step_tap % TAPS_X, step_depth);
 #elif CHEAP_ADDRESSES == 2
@@ -149,10 +166,7 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
         const int row = step_row + r;
 #else
         const uint k = step * TILE_DEPTH + r;
-        const int row = IS_TAP_ROW(k) ? packed_row(0, 0, 0)
-                                            + from_first_row(k, 1, TAP_X_STEP * DEPTH_ROWS,
-                                                             TAP_Y_STEP * FILTER_WIDTH * DEPTH_ROWS)
-                                      : DEPTH_ROWS_ALL;
+        const int row = IS_TAP_ROW(k) ? PACKED_ROW(k) : DEPTH_ROWS_ALL;
 #endif
         if (QUADS % ITEMS == 0 || quad < QUADS) {
             next->weights[i] =
@@ -166,7 +180,13 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
 #pragma unroll
     for (int i = 0; i < SOURCE_ROWS; i++) {
         const int r = first + i * SOURCE_STEP;
-#if BY_TAP
+#if CHEAP_ADDRESSES
+        __global const source_t *const row_source =
+            source + (ROWS_IN_COMMON ? i * SOURCE_STEP * SOURCE_PLANE : 0);
+#endif
+#if ROWS_IN_COMMON
+        const int shift = DISTANCE(source_t, step_shift) + DISTANCE(source_t, first * SOURCE_PLANE);
+#elif BY_TAP
         /* Rows behind the last source unit repeat it: their weights are 0. */
         const int depth = DEPTH % TILE_DEPTH == 0 ? r : min(r, DEPTH - 1 - step_depth);
         const int shift = DISTANCE(source_t, step_shift) + DISTANCE(source_t, depth * SOURCE_PLANE);
@@ -178,7 +198,7 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
 #endif
 #pragma unroll
         for (int j = 0; j < SOURCE_COLUMNS; j++) {
-            next->sources[i][j] = READ_PLACE(source_t, source, columns[j], shift);
+            next->sources[i][j] = READ_PLACE(source_t, row_source, columns[j], shift);
         }
     }
 }

@@ -22,10 +22,12 @@ from tests.layers.test_convolution import contract
 CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "row behind row": (Conv2D(5, 5, padding=2), Shape(3, 7, 9)),
     "tap by tap": (Conv2D(16, 3, padding=1), Shape(16, 5, 6)),
+    "strides, tap by tap": (Conv2D(16, 5, stride=(2, 3), padding=2), Shape(16, 11, 13)),
     "strides": (Conv2D(6, 5, stride=(2, 3), padding=2), Shape(3, 11, 13)),
     "dilation, groups": (Conv2D(6, 3, stride=2, dilation=3, groups=3, padding=2), Shape(9, 13, 15)),
     "one tap": (Conv2D(7, 1), Shape(5, 6, 7)),
     "one tap, whole runs of units": (Conv2D(48, 1, stride=2, groups=2), Shape(80, 5, 6)),
+    "one tap, tiles that overlap": (Conv2D(37, 1), Shape(35, 5, 6)),
     "a row of taps": (Conv2D(6, 8, padding=3), Shape(3, 9, 10)),
     "cells that no tap meets": (Conv2D(3, 2, stride=3, bias=False), Shape(2, 8, 11)),
     "line": (Conv1D(7, 5, stride=2, padding=2), Shape(3, 14)),
@@ -58,7 +60,7 @@ def test_cheap_addresses(device: Device, case: str, storage: StorageType) -> Non
     check(device, case, storage)
 
 
-@pytest.mark.parametrize("case", ["strides", "one tap, whole runs of units"])
+@pytest.mark.parametrize("case", ["strides", "one tap, whole runs of units", "one tap, tiles that overlap"])
 @pytest.mark.usefixtures("small_tiles")
 def test_gradients_of_16_positions_a_step(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "WEIGHT_TILES", (Tile(32, 32, 16, 4, 4, speed=1),))
