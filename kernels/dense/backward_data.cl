@@ -35,7 +35,7 @@
 __kernel void dense_backward_data(READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                   READ_ARRAY(weight_t, weight), const int count)
 {
-    const int first_sample = get_global_id(2) * BLOCK_SAMPLES;
+    const int first_sample = GLOBAL_ID_OF_GROUP(2) * BLOCK_SAMPLES;
     const int start = get_group_id(0) * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0);
     __global const output_delta_t *deltas[BLOCK_SAMPLES];
     vector_t sums[BLOCK_SAMPLES][BLOCK_VECTORS];

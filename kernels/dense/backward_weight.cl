@@ -36,7 +36,7 @@ __kernel void dense_backward_weight(READ_BLOB(input), READ_BLOB(output_delta),
                                     WRITE_ARRAY(real_t, weight_gradient), WRITE_ARRAY(real_t, bias_gradient),
                                     const int count)
 {
-    const int first_unit = get_global_id(1) * BLOCK_UNITS;
+    const int first_unit = GLOBAL_ID_OF_GROUP(1) * BLOCK_UNITS;
     const int start = get_group_id(0) * BLOCK_VECTORS * LOCAL_WIDTH + get_local_id(0);
     vector_t sums[BLOCK_UNITS][BLOCK_VECTORS];
     accumulator_t bias_sums[BLOCK_UNITS];

@@ -38,8 +38,8 @@
 __kernel void dense_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(weight_t, weight),
                             READ_ARRAY(bias_t, bias) MORE_ARRAYS, const int count)
 {
-    const int first_sample = get_global_id(2) * BLOCK_SAMPLES;
-    const int first_unit = get_global_id(1) * BLOCK_UNITS;
+    const int first_sample = GLOBAL_ID_OF_GROUP(2) * BLOCK_SAMPLES;
+    const int first_unit = GLOBAL_ID_OF_GROUP(1) * BLOCK_UNITS;
     __global const input_t *samples[BLOCK_SAMPLES];
     __global const weight_t *weights[BLOCK_UNITS];
     vector_t sums[BLOCK_SAMPLES][BLOCK_UNITS];
@@ -56,18 +56,19 @@ __kernel void dense_forward(READ_BLOB(input), WRITE_BLOB(output), READ_ARRAY(wei
             sums[s][u] = 0;
         }
     }
-    for (int k = get_local_id(0); k < VECTORS; k += LOCAL_WIDTH) {
+    EACH_VECTOR(k)
+    {
         vector_t values[BLOCK_SAMPLES];
 #pragma unroll
         for (int s = 0; s < BLOCK_SAMPLES; s++) {
-            values[s] = VECTOR_LOAD(samples[s] + VECTOR_INDEX(INPUT, k));
+            values[s] = VECTOR_LOAD(BEHIND(samples[s], VECTOR_INDEX(INPUT, k)));
 #if !WHOLE_CHUNKS
             values[s] = VECTOR_KEEP(values[s], FILLED(k));
 #endif
         }
 #pragma unroll
         for (int u = 0; u < BLOCK_UNITS; u++) {
-            vector_t factors = VECTOR_LOAD(weights[u] + ELEMENT_INDEX(k));
+            vector_t factors = VECTOR_LOAD(BEHIND(weights[u], ELEMENT_INDEX(k)));
 #if !WHOLE_CHUNKS
             /* Behind the last weight may lie anything, NaN too. */
             factors = VECTOR_KEEP(factors, FILLED(k));
