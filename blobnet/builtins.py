@@ -24,7 +24,7 @@ _MATHS = {
 #: How many vectors those take whose other arguments may be scalars.
 _TAKE_SCALARS = {"fmax": 1, "fmin": 1, "max": 1, "min": 1, "clamp": 1, "mix": 2}
 _WHOLE = ("char", "uchar", "short", "ushort", "int", "uint", "long", "ulong")
-_WHOLE_MATHS = {2: "max min mul_hi", 3: "clamp"}
+_WHOLE_MATHS = {1: "clz", 2: "max min mul_hi", 3: "clamp"}
 _WORK_ITEMS = "get_global_id get_global_size get_group_id get_local_id get_local_size get_num_groups get_global_offset"
 _CONST, _PURE, _CONVERGENT = (f"__attribute__((overloadable, {word}))" for word in ("const", "pure", "convergent"))
 _PLAIN = "__attribute__((overloadable))"

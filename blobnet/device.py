@@ -10,6 +10,7 @@ import itertools
 import json
 import mmap
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -424,11 +425,21 @@ def _answers(info: DeviceInfo) -> Answers:
         cache_line=handle.global_mem_cacheline_size,
         caches=_processor_caches() if info.is_host else (),
         clock=handle.max_clock_frequency,
-        vector_width=handle.native_vector_width_float,
+        vector_width=_vector_width(handle),
         lanes=_asked(handle, "warp_size_nv") or _asked(handle, "wavefront_width_amd") or 0,
         capability=_compute_capability(info),
         half="cl_khr_fp16" in handle.extensions.split(),
     )
+
+
+def _vector_width(handle: cl.Device) -> int:
+    """Floats of a vector of what a driver's compiler compiles for.
+
+    NOTE: PoCL says what the processor has, but compiles for the one that its LLVM takes it for: LLVM 14 takes AMD's Zen
+    4 and 5 for Zen 3. Programs with wider vectors than that are in PoCL 3.0's cache without their kernels.
+    """
+    width = int(handle.native_vector_width_float)
+    return min(width, 8) if re.search(r"PoCL.*-znver[123]$", handle.version) else width
 
 
 def _asked(handle: cl.Device, name: str) -> Any:

@@ -38,7 +38,7 @@ __kernel void all_of_them(__global const float *x, __global float *y, const int 
     float sum = exp(v.x) + log(fabs(v.y) + 1.0f) + tanh(v.z) + erf(v.w) + sqrt(fabs(v.x)) + pow(fabs(v.y), 1.5f);
     sum += expm1(v.x) + log1p(fabs(v.y)) + floor(v.z) + ceil(v.w) + copysign(v.x, v.y) + sign(v.z) + rint(v.w);
     sum += clamp(v.x, -0.5f, 0.5f) + fmin(v.y, v.z) + (isnan(v.w) ? 1.0f : 2.0f) + (isfinite(v.w) ? 1.0f : 2.0f);
-    sum += max(i, 3) + min(i, count) + max(v, w).y + (float)mul_hi((uint)(i * 77777), 4000000007u) * 1e-9f;
+    sum += max(i, 3) + min(i, count) + clz(i + 1) + max(v, w).y + (float)mul_hi((uint)(i * 77777), 4000000007u) * 1e-9f;
     sum += convert_float16((int16)(i)).s7 + convert_int4(v * 9.0f).z + select(v, w, (int4)(-1, 0, -1, 0)).x;
     sum += exp(lanes).sb + sin(lanes).s3 + cos(lanes).s9 + shared[(i + 1) % 4] + (float)get_group_id(0);
     vstore4((float4)(sum) + v, 0, y + 4 * i);
@@ -59,6 +59,8 @@ def run(device: Device, program: Any, name: str, x: np.ndarray) -> np.ndarray:
 def needs_header(device: Device) -> None:
     if "Portable" not in device.info.platform:
         pytest.skip("this driver parses no header for every program")
+    if "3.0-rc" in device.info.driver and device.model.lanes < 16:
+        pytest.skip("PoCL 3.0 crashes where it compiles vectors of 16 for a processor without them (docs/drivers.md)")
 
 
 # Where a processor's vectors are narrower than those of the kernel, PoCL remarks on it.

@@ -7,7 +7,8 @@ import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -52,6 +53,16 @@ def test_lanes_are_asked_for_where_intels_compilers_take_more_than_is_good() -> 
     assert preamble("AMD EPYC", "Portable Computing Language", is_host=True) == ""
     assert preamble("NVIDIA H200", "NVIDIA CUDA", capability=(9, 0)) == ""
     assert preamble("gfx1030", "AMD Accelerated Parallel Processing") == ""
+
+
+def test_vectors_are_of_the_processor_that_pocls_compiler_knows() -> None:
+    def width(version: str) -> int:
+        return devices._vector_width(cast(Any, SimpleNamespace(native_vector_width_float=16, version=version)))
+
+    assert width("OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-znver3") == 8
+    assert width("OpenCL 3.0 PoCL HSTR: cpu-x86_64-pc-linux-gnu-znver4") == 16
+    assert width("OpenCL 3.0 PoCL HSTR: pthread-x86_64-pc-linux-gnu-skylake-avx512") == 16
+    assert width("OpenCL 3.0 (Build 0)") == 16
 
 
 def test_the_preamble_stands_before_every_program(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
