@@ -119,15 +119,22 @@ INLINE uint quotient(const uint n, const uint by)
                : n / by;
 }
 
+/* The same where the quotient is less than `all`, which compilers do not know. */
+#if CHEAP_ADDRESSES
+#define QUOTIENT_BELOW(all, n, by) ((all) == 1 ? 0 : quotient(n, by))
+#else
+#define QUOTIENT_BELOW(all, n, by) quotient(n, by)
+#endif
+
 /*
  * How far row k, of those that are met, is from the first one, where the next source unit, tap and row of taps are so far
  * away. NOTE: remainders would need more multiplications; where rows follow one another, nothing is divided.
  */
 INLINE int from_first_row(const uint k, const int of_unit, const int of_tap, const int of_tap_row)
 {
-    const uint tap = quotient(k, ROWS_OF_TAP);
+    const uint tap = QUOTIENT_BELOW(TAPS_Y * TAPS_X, k, ROWS_OF_TAP);
     return k * of_unit + tap * (of_tap - ROWS_OF_TAP * of_unit)
-           + quotient(tap, TAPS_X) * (of_tap_row - TAPS_X * of_tap);
+           + QUOTIENT_BELOW(TAPS_Y, tap, TAPS_X) * (of_tap_row - TAPS_X * of_tap);
 }
 
 /* The row of PACKED that is row k, and how far from its columns the source of row k is. */
@@ -143,7 +150,8 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
 {
     const int item = get_local_id(0);
 #if BY_TAP && CHEAP_ADDRESSES
-    const int step_depth = (step - quotient(step, DEPTH_TILES) * DEPTH_TILES) * TILE_DEPTH;
+    const int step_depth =
+        (step - QUOTIENT_BELOW(TAPS_Y * TAPS_X, step, DEPTH_TILES) * DEPTH_TILES) * TILE_DEPTH;
     const int step_row = PACKED_ROW(step);
     const int step_shift = ROW_SHIFT(step);
 #elif BY_TAP
