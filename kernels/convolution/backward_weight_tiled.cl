@@ -101,7 +101,8 @@ INLINE int in_scalar_register(int by)
     return by;
 }
 
-INLINE uint quotient(const uint p, const uint by)
+#define POSITION_QUOTIENT(p, by) position_quotient(p, by)
+INLINE uint position_quotient(const uint p, const uint by)
 {
     const uint shift = 31 - clz(by - 1);
     uint whole = IS_SHIFT(by) ? p / by : mul_hi(p, (uint)((1UL << (32 + shift)) / by + 1)) >> shift;
@@ -112,7 +113,7 @@ INLINE uint quotient(const uint p, const uint by)
 #else
 /* clang-format off */
 #define TIMES(few, by) ((int)(few) * (by))
-#define quotient(p, by) p / by
+#define POSITION_QUOTIENT(p, by) p / by
 /* clang-format on */
 #endif
 /* How far position p, of sample n and row `all_y` of all samples, is from the first one. */
@@ -165,8 +166,8 @@ INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_B
         /* NOTE: else the compiler has several numbers go along with it, and divides each. */
         __asm__("" : "+v"(p));
 #endif
-        const uint n = quotient((uint)p, POSITIONS);
-        const uint all_y = quotient((uint)p, OUTPUT_DELTA_UNIT_WIDTH);
+        const uint n = POSITION_QUOTIENT((uint)p, POSITIONS);
+        const uint all_y = POSITION_QUOTIENT((uint)p, OUTPUT_DELTA_UNIT_WIDTH);
         uint deltas =
             BYTES_TO(output_delta_t, OUTPUT_DELTA_MEMORY_ELEMENTS, OUTPUT_DELTA_UNIT_MEMORY_WIDTH, 1);
         uint inputs = BYTES_TO(input_t, INPUT_MEMORY_ELEMENTS, STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH, STRIDE_X);
