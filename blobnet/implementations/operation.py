@@ -17,6 +17,9 @@ from blobnet.implementations.blocking import splits_for
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, elementwise_work, power_of_two, sum_call
 from blobnet.kernel_source import Macro, load
 
+#: Rows of a tile that may lie behind the last one: one less than its depth.
+_MOST_BEHIND = 15
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -172,11 +175,12 @@ class Operation:
     def cheap_addresses(self) -> bool:
         """Whether products of tiles have few instructions for addresses (kernels/place.h).
 
-        Those then have 32 bits, and the numbers of rows of all samples 24 with a sign.
+        Those then have 32 bits, also of the rows of a tile behind the last one, of a unit each, which are not read; and
+        the numbers of rows of all samples 24 with a sign.
         """
         blobs = self.input, self.output
         sizes = [blob.layout.memory_elements * blob.type.itemsize for blob in blobs]
-        largest = max(self.batch_size * max(sizes), self.weights * FLOAT32.itemsize)
+        largest = max((self.batch_size + _MOST_BEHIND) * max(sizes), self.weights * FLOAT32.itemsize)
         rows = self.batch_size * max(blob.shape.height for blob in blobs)
         return self.tuning.model.has_dear_addresses and largest < 1 << 32 and rows < 1 << 23
 

@@ -113,14 +113,29 @@ INLINE uint position_quotient(const uint p, const uint by)
 #else
 /* clang-format off */
 #define TIMES(few, by) ((int)(few) * (by))
-#define POSITION_QUOTIENT(p, by) p / by
 /* clang-format on */
+#define POSITION_QUOTIENT(p, by) position_quotient(p, by)
+/* Intel's compiler takes as few where a factor of 32 bits is enough for all numbers. */
+INLINE uint position_quotient(const uint p, const uint by)
+{
+    const uint shift = 31 - clz(by - 1);
+    const ulong power = (ulong)1 << (32 + shift);
+    return (by & (by - 1)) == 0 || by - power % by <= (uint)1 << shift
+               ? p / by
+               : mul_hi(p, (uint)(power / by + 1)) >> shift;
+}
 #endif
-/* How far position p, of sample n and row `all_y` of all samples, is from the first one. */
-#define BYTES_TO(type, sample, row, cell)                                           \
-    (TIMES(n, (int)sizeof(type) * ((sample) - OUTPUT_DELTA_UNIT_HEIGHT * (row)))    \
-     + TIMES(all_y, (int)sizeof(type) * ((row) - OUTPUT_DELTA_UNIT_WIDTH * (cell))) \
-     + p * ((int)sizeof(type) * (cell)))
+/* How many bytes position p, of sample n and row `all_y` of all samples, is from the first one, by what each adds. */
+#define BYTES_TO(of_sample, of_row, of_cell) (TIMES(n, of_sample) + TIMES(all_y, of_row) + p * (of_cell))
+#define OF_SAMPLE(type, sample, row) ((int)sizeof(type) * ((sample) - OUTPUT_DELTA_UNIT_HEIGHT * (row)))
+#define OF_ROW(type, row, cell) ((int)sizeof(type) * ((row) - OUTPUT_DELTA_UNIT_WIDTH * (cell)))
+#define INPUT_OF_SAMPLE OF_SAMPLE(input_t, INPUT_MEMORY_ELEMENTS, STRIDE_Y *INPUT_UNIT_MEMORY_WIDTH)
+#define INPUT_OF_ROW OF_ROW(input_t, STRIDE_Y *INPUT_UNIT_MEMORY_WIDTH, STRIDE_X)
+#define INPUT_OF_CELL ((int)sizeof(input_t) * STRIDE_X)
+#define DELTA_OF_SAMPLE \
+    OF_SAMPLE(output_delta_t, OUTPUT_DELTA_MEMORY_ELEMENTS, OUTPUT_DELTA_UNIT_MEMORY_WIDTH)
+#define DELTA_OF_ROW OF_ROW(output_delta_t, OUTPUT_DELTA_UNIT_MEMORY_WIDTH, 1)
+#define DELTA_OF_CELL (int)sizeof(output_delta_t)
 #else
 #define IS_POSITION(position) position < positions
 #define FROM_ORIGIN(ROLE, cells) cells
@@ -168,12 +183,17 @@ INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_B
 #endif
         const uint n = POSITION_QUOTIENT((uint)p, POSITIONS);
         const uint all_y = POSITION_QUOTIENT((uint)p, OUTPUT_DELTA_UNIT_WIDTH);
-        uint deltas =
-            BYTES_TO(output_delta_t, OUTPUT_DELTA_MEMORY_ELEMENTS, OUTPUT_DELTA_UNIT_MEMORY_WIDTH, 1);
-        uint inputs = BYTES_TO(input_t, INPUT_MEMORY_ELEMENTS, STRIDE_Y * INPUT_UNIT_MEMORY_WIDTH, STRIDE_X);
 #if SHARED_POINTERS
+        uint deltas = BYTES_TO(DELTA_OF_SAMPLE, DELTA_OF_ROW, DELTA_OF_CELL);
+        uint inputs = BYTES_TO(INPUT_OF_SAMPLE, INPUT_OF_ROW, INPUT_OF_CELL);
         /* NOTE: else the compiler makes sums of a part of this and each of `shifts` ahead, and adds the rest to all. */
         __asm__("" : "+v"(deltas), "+v"(inputs));
+#else
+        const uint inputs = BYTES_TO(INPUT_OF_SAMPLE, INPUT_OF_ROW, INPUT_OF_CELL);
+        /* By how much farther they are: of filters at a stride of 1 a cell adds nothing to that. */
+        const uint deltas = inputs
+                            + BYTES_TO(DELTA_OF_SAMPLE - INPUT_OF_SAMPLE, DELTA_OF_ROW - INPUT_OF_ROW,
+                                       DELTA_OF_CELL - INPUT_OF_CELL);
 #endif
 #else
         const int p = min(position, positions - 1);

@@ -39,6 +39,11 @@
 #define BY_TAP 0
 #define DEPTH_STEPS ((TAPS_Y * TAPS_X * DEPTH + TILE_DEPTH - 1) / TILE_DEPTH)
 #endif
+/*
+ * Whether places of the source are added up, and the least of them taken, instead of rows, which are multiplied then: it
+ * spares Intel's compiler three instructions a row. AMD's adds what all work-items have in common to the pointer.
+ */
+#define BY_PLACE (CHEAP_ADDRESSES && BY_TAP && !SHARED_POINTERS)
 
 /* Whether pointers have how far the rows of a step are behind one another: they do unless the last ones are missing. */
 #define ROWS_IN_COMMON (SHARED_POINTERS && BY_TAP && DEPTH % TILE_DEPTH == 0)
@@ -185,8 +190,22 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
 #if CHEAP_ADDRESSES && !BY_TAP
     __local const int *row_shifts = shifts + (first_shift + first);
 #endif
+#if BY_PLACE
+    const uint tap_shift = DISTANCE(source_t, step_shift - step_depth * SOURCE_PLANE);
+    const uint first_shift = tap_shift + DISTANCE(source_t, (step_depth + first) * SOURCE_PLANE);
+    const uint last_shift = tap_shift + DISTANCE(source_t, (DEPTH - 1) * SOURCE_PLANE);
+#endif
 #pragma unroll
     for (int i = 0; i < SOURCE_ROWS; i++) {
+        /* By tap, rows behind the last source unit repeat it: their weights are 0. */
+#if BY_PLACE
+#pragma unroll
+        for (int j = 0; j < SOURCE_COLUMNS; j++) {
+            const uint place = columns[j] + first_shift + DISTANCE(source_t, i * SOURCE_STEP * SOURCE_PLANE);
+            next->sources[i][j] = READ_DISTANCE(
+                source_t, source, DEPTH % TILE_DEPTH == 0 ? place : min(place, columns[j] + last_shift));
+        }
+#else
         const int r = first + i * SOURCE_STEP;
 #if CHEAP_ADDRESSES
         __global const source_t *const row_source =
@@ -195,7 +214,6 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
 #if ROWS_IN_COMMON
         const int shift = DISTANCE(source_t, step_shift) + DISTANCE(source_t, first * SOURCE_PLANE);
 #elif BY_TAP
-        /* Rows behind the last source unit repeat it: their weights are 0. */
         const int depth = DEPTH % TILE_DEPTH == 0 ? r : min(r, DEPTH - 1 - step_depth);
         const int shift = DISTANCE(source_t, step_shift) + DISTANCE(source_t, depth * SOURCE_PLANE);
 #elif CHEAP_ADDRESSES
@@ -208,6 +226,7 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
         for (int j = 0; j < SOURCE_COLUMNS; j++) {
             next->sources[i][j] = READ_PLACE(source_t, row_source, columns[j], shift);
         }
+#endif
     }
 }
 
