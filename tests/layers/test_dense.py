@@ -326,9 +326,9 @@ def test_cheap_addresses(device: Device, case: str, storage: StorageType) -> Non
         assert report.results == run("nvidia").results
 
 
-@pytest.mark.parametrize(("samples", "compiler", "wanted"), [(1023, "intel", 1), (1024, "intel", 0), (8, "nvidia", 0)])
+@pytest.mark.parametrize(("samples", "compiler", "wanted"), [(1008, "intel", 1), (1009, "intel", 0), (8, "nvidia", 0)])
 def test_addresses_are_cheap_where_all_bytes_have_32_bits(samples: int, compiler: str, wanted: int) -> None:
-    graph = Sequential([Input(1 << 20), Dense(3)]).graph  # 4 MiB a sample
+    graph = Sequential([Input(1 << 20), Dense(3)]).graph  # 4 MiB a sample, and 15 rows may lie behind the last one
     tuning = tuning_for("gpu", only={"tiled"}, compiler=compiler)
     plan = make_plan(graph, samples, training=True, loss=MeanSquaredError(), tuning=tuning)
     calls = [call for _, call in plan.calls if call.kernel.startswith("dense/") and call.kernel.endswith("_tiled")]
