@@ -101,7 +101,6 @@ INLINE int in_scalar_register(int by)
     return by;
 }
 
-#define POSITION_QUOTIENT(p, by) position_quotient(p, by)
 INLINE uint position_quotient(const uint p, const uint by)
 {
     const uint shift = 31 - clz(by - 1);
@@ -114,7 +113,6 @@ INLINE uint position_quotient(const uint p, const uint by)
 /* clang-format off */
 #define TIMES(few, by) ((int)(few) * (by))
 /* clang-format on */
-#define POSITION_QUOTIENT(p, by) position_quotient(p, by)
 /* Intel's compiler takes as few where a factor of 32 bits is enough for all numbers. */
 INLINE uint position_quotient(const uint p, const uint by)
 {
@@ -181,8 +179,8 @@ INLINE void fetch(prefetch_t *next, const int first, const int positions, READ_B
         /* NOTE: else the compiler has several numbers go along with it, and divides each. */
         __asm__("" : "+v"(p));
 #endif
-        const uint n = POSITION_QUOTIENT((uint)p, POSITIONS);
-        const uint all_y = POSITION_QUOTIENT((uint)p, OUTPUT_DELTA_UNIT_WIDTH);
+        const uint n = position_quotient((uint)p, POSITIONS);
+        const uint all_y = position_quotient((uint)p, OUTPUT_DELTA_UNIT_WIDTH);
 #if SHARED_POINTERS
         uint deltas = BYTES_TO(DELTA_OF_SAMPLE, DELTA_OF_ROW, DELTA_OF_CELL);
         uint inputs = BYTES_TO(INPUT_OF_SAMPLE, INPUT_OF_ROW, INPUT_OF_CELL);
