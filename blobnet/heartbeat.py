@@ -155,14 +155,34 @@ class Heartbeat:
     def fail(self, text: str) -> None:
         """The main thread has met an error, which the others may not know of."""
         self._turn("failed", text)
+        self._say()
 
     def leave(self) -> None:
         """Says that this rank ends; if that is an error, it was said."""
         if self._state != "failed":
             self._turn("ended")
         self._is_over.set()
-        for peer in self._peers.values():
-            self._say(peer)
+        self._say()
+
+    def leave_judged(self) -> None:
+        """Leaves as the process ends; behind an error once the first rank has judged it, or nobody will.
+
+        NOTE: mpiexec ends all ranks as soon as one has failed, and MPI_Finalize may not wait for the others (MPICH's
+        through TCP, now and then).
+        """
+        while self._state == "failed" and self._thread.is_alive() and not self._is_judged:
+            time.sleep(0.05)
+        self.leave()
+        for link in self._links:
+            with contextlib.suppress(OSError):  # It is gone already.
+                link.shutdown(socket.SHUT_WR)
+
+    @property
+    def _is_judged(self) -> bool:
+        """Whether nobody is left to wait for this rank: all others, as the first one knows, or else the first one."""
+        if self._rank:
+            return not self._links
+        return all(peer.has_left for peer in self._peers.values())
 
     def _turn(self, state: State, text: str = "") -> State:
         with self._lock:
@@ -186,6 +206,11 @@ class Heartbeat:
         return self._is_stopped and self._state == "waits" and threading.current_thread() is not self._thread
 
     @property
+    def _links(self) -> list[socket.socket]:
+        """To those who have not left."""
+        return [link for link in [peer.link for peer in self._peers.values()] if link is not None]
+
+    @property
     def _limit(self) -> float:
         """Seconds of a step in which others may wait for this rank."""
         return max(SILENCE, _SLOWER * self._longest)
@@ -199,8 +224,7 @@ class Heartbeat:
                 selector.register(peer.link, selectors.EVENT_READ, peer)
             while not self._is_over.is_set():
                 started = time.monotonic()
-                for peer in self._peers.values():
-                    self._say(peer)
+                self._say()
                 # NOTE: who was stopped for an hour, with all others (Ctrl-Z), has not waited for an hour.
                 while (left := started + INTERVAL - time.monotonic()) > 0 and not self._is_over.is_set():
                     for key, _ in selector.select(left):
@@ -216,13 +240,13 @@ class Heartbeat:
                     self._end(fault)
                     return
 
-    def _say(self, peer: _Peer) -> None:
-        with self._lock:
+    def _say(self) -> None:
+        with self._lock:  # Words of two threads go out in the order of their states.
             seconds = time.monotonic() - self._since
             word = {"state": self._state, "seconds": seconds, "limit": self._limit, "text": self._text[:_MOST_TEXT]}
-        if peer.link is not None:
-            with contextlib.suppress(OSError):  # It is gone, or hears nothing any more, which the reader finds.
-                peer.link.send(json.dumps(word).encode() + b"\n")
+            for link in self._links:
+                with contextlib.suppress(OSError):  # It is gone, or hears nothing any more, which the reader finds.
+                    link.send(json.dumps(word).encode() + b"\n")
 
     def _hear(self, peer: _Peer) -> bool:
         """Takes what a rank has said; whether there may be more."""

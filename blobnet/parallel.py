@@ -270,7 +270,7 @@ class _MpiWorld(World):
     def watched(self) -> Iterator[None]:
         if self._heartbeat is None:
             self._heartbeat = Heartbeat(self.rank, self._all.allgather, self._is_local, self._end_for)
-            atexit.register(self._heartbeat.leave)
+            atexit.register(self._heartbeat.leave_judged)
             if not self._heartbeat.is_heard and self.is_first:
                 rule, hint = (
                     "all hosts should reach the first rank's by TCP",
