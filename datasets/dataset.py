@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,11 @@ STATISTICS_BYTES = 1 << 28
 def ignored_label(positions: tuple[int, ...], classes: int | None) -> int | None:
     """The class number that takes no part in labels in files: IGNORED_LABEL, where a position has one."""
     return IGNORED_LABEL if positions and (classes or 0) <= IGNORED_LABEL else None
+
+
+def are_names(class_names: Sequence[str]) -> bool:
+    """Whether classes have names, and not the numbers that stand for those that have none."""
+    return list(class_names) != [str(number) for number in range(len(class_names))]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -221,6 +221,23 @@ class AsSamples(Source):
         check_finite(out, "x", self.subject, rows)
 
 
+class Renumbered(Source):
+    """Class numbers in place of others: ``numbers`` of them; what is no number of a class stays."""
+
+    def __init__(self, labels: Source, numbers: npt.NDArray[np.int64]) -> None:
+        self._labels, self._numbers = labels, numbers
+        self.subject, self.shape = labels.subject, labels.shape
+        self.dtype = np.promote_types(labels.dtype, np.min_scalar_type(numbers.max()))
+        self.is_parallel = labels.is_parallel
+
+    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
+        labels = np.empty(out.shape, self._labels.dtype)
+        self._labels.read(rows, labels)
+        are_classes = (labels >= 0) & (labels < len(self._numbers))
+        np.copyto(out, labels, casting="unsafe")
+        out[are_classes] = self._numbers[labels[are_classes]]
+
+
 def source_of(x: Any, subject: str) -> Source:
     """A source of samples.
 

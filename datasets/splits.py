@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,8 @@ from blobnet.datasets.checks import (
     classes_of_one_hot,
     label_positions,
 )
-from blobnet.datasets.dataset import Split, ignored_label
-from blobnet.datasets.source import Source
+from blobnet.datasets.dataset import Dataset, Split, ignored_label
+from blobnet.datasets.source import ArraySource, Renumbered, Source
 
 
 def as_split(x: npt.NDArray[Any] | Source, y: npt.NDArray[Any] | Source, classes: int | None, subject: str) -> Split:
@@ -49,3 +51,20 @@ def as_split(x: npt.NDArray[Any] | Source, y: npt.NDArray[Any] | Source, classes
         kept = y.dtype if positions and y.dtype.kind in "iu" else np.int64
         y = np.ascontiguousarray(y, dtype=np.float32 if has_targets else kept)
     return Split(x, y)
+
+
+def numbered_as(data: Dataset, class_names: Sequence[str]) -> Dataset:
+    """A data set with its classes numbered as they stand in ``class_names``, where all of them must be."""
+    numbers = np.array([class_names.index(name) for name in data.class_names])
+
+    def renumbered(split: Split | None) -> Split | None:
+        if split is None:
+            return None
+        if isinstance(split.y, Source):
+            return Split(split.x, Renumbered(split.y, numbers))
+        return Split(split.x, np.asarray(Renumbered(ArraySource(split.y, data.name, has_labels=True), numbers)))
+
+    train = renumbered(data.train)
+    assert train is not None, "every data set has it"
+    test, validation = renumbered(data.test), renumbered(data.validation)
+    return replace(data, train=train, test=test, validation=validation, class_names=tuple(class_names))

@@ -19,10 +19,13 @@ from blobnet.command_line.data_argument import (
 )
 from blobnet.command_line.model_argument import open_model
 from blobnet.command_line.text import short_list
+from blobnet.datasets import Dataset
+from blobnet.datasets.dataset import are_names
 from blobnet.datasets.named_data import NamedData, NamedDataset
+from blobnet.datasets.splits import numbered_as
 from blobnet.device import Device
 from blobnet.ends import by_name
-from blobnet.errors import OptionError
+from blobnet.errors import DataError, OptionError
 from blobnet.files import check_writable
 from blobnet.metrics import Report
 from blobnet.mistakes import worst_mistakes
@@ -46,10 +49,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     check_input(model, data, options)
     check_output(model, data)
-    # A model may have classes besides those of the data.
-    if model.class_names and data.class_names and model.class_names[: data.classes] != data.class_names:
-        theirs, ours = short_list([*data.class_names]), short_list([*model.class_names])
-        print(f"note: the classes of {data.name} are {theirs}; those of the model are {ours}", file=sys.stderr)
+    if model.class_names and data.class_names:
+        data = _with_classes_of(model, data)
     split = _split(data)
     loss = evaluation_loss(model, data)
     _print_measures(model.evaluate(split.x, split.y, loss=loss, **settings))
@@ -63,6 +64,26 @@ def run(options: argparse.Namespace) -> int:
         elif not found.worst:
             print(f"no mistakes, {options.mistakes} is not drawn", file=sys.stderr)
     return 0
+
+
+def _with_classes_of(model: Model, data: Dataset) -> Dataset:
+    """The data set with its classes numbered as the model's of the same names, besides which a model may have others.
+
+    Raises:
+        DataError: some classes have names of the model's, and others do not.
+    """
+    theirs, ours = data.class_names, model.class_names
+    if ours[: data.classes] == theirs:
+        return data
+    if are_names(theirs) and set(theirs) <= set(ours):
+        return numbered_as(data, ours)
+    if are_names(theirs) and not set(theirs).isdisjoint(ours):
+        rule = "its classes must have the names of the model's, or all of them other names"
+        foreign = short_list([name for name in theirs if name not in ours])
+        raise DataError(data.name, rule, foreign=foreign, model=short_list([*ours]))
+    said = f"the classes of {data.name} are {short_list([*theirs])}; those of the model are {short_list([*ours])}"
+    print(f"note: {said}; they are compared by their numbers", file=sys.stderr)
+    return data
 
 
 def _evaluate_by_name(

@@ -17,6 +17,7 @@ from typing import Any
 import blobnet
 import blobnet.models
 from blobnet import checkpoint, onnx
+from blobnet.datasets.dataset import are_names
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
 from blobnet.model import Model, check_class_names, load
 from blobnet.onnx.operation import OnHostError, OpenAxisError
@@ -90,10 +91,13 @@ class ModelSource:
             hint = "give these arguments defaults, where it must do without."
             raise OptionError(self.text, rule, arguments=", ".join(required), hint=hint)
         model = self._call({name: value for name, value in offered.items() if name not in by_name})
-        # Numbers are no names: a model may have outputs for more classes than the data show.
-        are_names = list(class_names) != [str(number) for number in range(len(class_names))]
         is_one = len(model.graph.exits) == 1
-        if is_one and not model.class_names and (are_names or len(class_names) == model.graph.output.shape.units):
+        # A model may have outputs for more classes than the data show.
+        if (
+            is_one
+            and not model.class_names
+            and (are_names(class_names) or len(class_names) == model.graph.output.shape.units)
+        ):
             model.class_names = check_class_names(model.graph, class_names)
         return model
 

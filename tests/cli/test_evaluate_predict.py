@@ -49,10 +49,40 @@ def test_evaluate_says_what_is_measured(run, trained) -> None:
     np.savez("own.npz", x=data.x, y=data.y, class_names=np.array([f"digit {name}" for name in NAMES]))
     result = run("evaluate", trained, "--dataset", "own.npz")
     assert result.err == (
-        "note: the classes of own are digit 0, digit 1, digit 2, ...; those of the model are 0, 1, 2, ...\n"
+        "note: the classes of own are digit 0, digit 1, digit 2, ...; those of the model are 0, 1, 2, ...; "
+        "they are compared by their numbers\n"
         "own, 360 samples, all that there are: the data set has no test split\n"
     )
     assert result.out == run("evaluate", trained, "--dataset", "digits").out
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_classes_are_those_of_the_same_names(run, trained, monkeypatch, stored: bool) -> None:
+    split = bn.datasets.load("digits").test
+    named = np.isin(split.y, (8, 3, 5))
+    x, y = split.x[named], split.y[named]
+    names = np.array(["8", "3", "5"])
+    np.savez("some.npz", x=x, y=np.argmax(y[:, None] == [8, 3, 5], axis=1).astype(np.uint8), class_names=names)
+    if stored:
+        monkeypatch.setattr("blobnet.datasets.user_data.KEPT_BYTES", 0)
+    model = bn.load(trained)
+    measured = model.evaluate(x, y)
+    result = run("evaluate", trained, "--dataset", "some.npz", "--report")
+    loss, accuracy, _, _, *table = result.out.splitlines()
+    assert float(loss.split()[1]) == pytest.approx(measured["loss"], abs=6e-5)
+    assert float(accuracy.split()[1]) == pytest.approx(measured["accuracy"], abs=6e-5)
+    assert "\n".join(table) == str(model.report(x, y))
+    assert result.err == f"some, {len(x)} samples, all that there are: the data set has no test split\n"
+
+
+def test_classes_of_which_some_are_the_models_are_refused(run, trained) -> None:
+    np.savez("some.npz", x=np.zeros((2, 1, 8, 8)), y=np.array([0, 1]), class_names=np.array(["3", "ten"]))
+    result = run("evaluate", trained, "--dataset", "some.npz")
+    assert (result.status, result.out) == (1, "")
+    assert result.err == (
+        "error: some: its classes must have the names of the model's, or all of them other names. "
+        "Received foreign=ten, model=0, 1, 2, ....\n"
+    )
 
 
 def test_report_and_matrix(run, trained) -> None:
