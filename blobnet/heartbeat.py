@@ -15,7 +15,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,6 +28,9 @@ _SLOWER = 5.0
 _CONNECT = 10.0
 #: What is read at once, and how much of an error is said.
 _MOST_BYTES, _MOST_TEXT = 1 << 16, 2000
+
+#: The number of no call, behind which a rank does not go on.
+_FOR_GOOD = -1
 
 #: What the main thread of a rank does: its own work, the first step or a later one, waiting for others; or it has met
 #: an error, or ended.
@@ -42,6 +45,7 @@ class _Peer:
         name: as errors call it.
         link: to it; None once it has left.
         state: the last that it said, and for how many seconds it had lasted.
+        failed: the last call that it met an error in, by its number among those of all ranks; or _FOR_GOOD.
         silent: seconds without a word.
     """
 
@@ -50,14 +54,15 @@ class _Peer:
     state: State = "works"
     seconds: float = 0.0
     limit: float = SILENCE
+    failed: int = 0
     text: str = ""
     silent: float = 0.0
     unread: bytes = field(default=b"", repr=False)
 
     @property
     def has_left(self) -> bool:
-        """Whether it may be gone: it has said why, or that all is well."""
-        return self.state in ("failed", "ended")
+        """Whether it may be gone: it has said that it ends."""
+        return self.failed == _FOR_GOOD
 
 
 class Heartbeat:
@@ -76,10 +81,11 @@ class Heartbeat:
     def __init__(
         self, rank: int, gather: Callable[[Any], Sequence[Any]], local: bool, end: Callable[[str], None]
     ) -> None:
-        self._rank, self._end = rank, end
+        self._rank, self._end, self._process = rank, end, os.getpid()
         self._lock = threading.Lock()
         self._state: State = "works"
         self._since, self._text = time.monotonic(), ""
+        self._call = self._failed = 0
         #: Seconds of the longest part of a step between two exchanges; the first step's, until there is another.
         self._longest, self._is_measured = 0.0, False
         name = f"rank {rank} (process {os.getpid()} on {socket.gethostname()})"
@@ -142,46 +148,58 @@ class Heartbeat:
     def doing(self, state: State) -> Iterator[None]:
         """Within, the main thread does that."""
         before = self._turn(state)
+        if before == "failed":  # This rank is done with that, and not about to end.
+            before = "works"
+            self._say()
         try:
             yield
         finally:
             self._turn(before)
 
-    def go_on(self) -> None:
-        """What the main thread has met before is done with."""
+    def begin(self) -> None:
+        """A call that all ranks make begins; what the main thread has met before is done with."""
+        self._call += 1
         if self._state == "failed":
             self._turn("works")
 
     def fail(self, text: str) -> None:
-        """The main thread has met an error, which the others may not know of."""
+        """The main thread has met an error in a call, which the others may not know of."""
+        self._failed = self._call
         self._turn("failed", text)
         self._say()
 
     def leave(self) -> None:
-        """Says that this rank ends; if that is an error, it was said."""
-        if self._state != "failed":
-            self._turn("ended")
+        """Says that this rank ends."""
         self._is_over.set()
-        self._say()
+        self._say_farewell()
 
     def leave_judged(self) -> None:
-        """Leaves as the process ends; behind an error once the first rank has judged it, or nobody will.
+        """Leaves as the process ends; behind an error once the first rank has judged it, which itself leaves last.
 
         NOTE: mpiexec ends all ranks as soon as one has failed, and MPI_Finalize may not wait for the others (MPICH's
         through TCP, now and then).
         """
-        while self._state == "failed" and self._thread.is_alive() and not self._is_judged:
+        if os.getpid() != self._process:  # One that was forked, with the links of this one.
+            return
+        self._say_farewell()
+        while self._thread.is_alive() and not self._may_leave:
             time.sleep(0.05)
         self.leave()
         for link in self._links:
             with contextlib.suppress(OSError):  # It is gone already.
                 link.shutdown(socket.SHUT_WR)
 
+    def _say_farewell(self) -> None:
+        if self._state != "failed":
+            self._turn("ended")
+        self._failed = _FOR_GOOD
+        self._say()
+
     @property
-    def _is_judged(self) -> bool:
+    def _may_leave(self) -> bool:
         """Whether nobody is left to wait for this rank: all others, as the first one knows, or else the first one."""
         if self._rank:
-            return not self._links
+            return self._state == "ended" or not self._links
         return all(peer.has_left for peer in self._peers.values())
 
     def _turn(self, state: State, text: str = "") -> State:
@@ -243,10 +261,11 @@ class Heartbeat:
     def _say(self) -> None:
         with self._lock:  # Words of two threads go out in the order of their states.
             seconds = time.monotonic() - self._since
-            word = {"state": self._state, "seconds": seconds, "limit": self._limit, "text": self._text[:_MOST_TEXT]}
+            word = {"state": self._state, "seconds": seconds, "limit": self._limit, "failed": self._failed}
+            line = json.dumps({**word, "text": self._text[:_MOST_TEXT]}).encode() + b"\n"
             for link in self._links:
                 with contextlib.suppress(OSError):  # It is gone, or hears nothing any more, which the reader finds.
-                    link.send(json.dumps(word).encode() + b"\n")
+                    link.send(line)
 
     def _hear(self, peer: _Peer) -> bool:
         """Takes what a rank has said; whether there may be more."""
@@ -262,15 +281,17 @@ class Heartbeat:
             with contextlib.suppress(ValueError, KeyError, TypeError):  # A part of a word, of one whose line was full.
                 word = json.loads(line)
                 peer.state, peer.seconds, peer.text = word["state"], float(word["seconds"]), str(word["text"])
-                peer.limit, peer.silent = float(word["limit"]), 0.0
+                peer.limit, peer.failed, peer.silent = float(word["limit"]), int(word["failed"]), 0.0
         if not received:
             peer.link = None
         return bool(received)
 
     def _lost(self) -> str | None:
-        """A line on a rank that was killed, or whose host is gone."""
+        """A line on a rank that is gone: it was killed, or its host is."""
         for peer in self._peers.values():
             if peer.link is None and not peer.has_left:
+                if peer.state == "failed":
+                    return f"{peer.name}: {peer.text}"
                 return f"{peer.name} has ended without a word: it was killed, or its host is lost"
         return None
 
@@ -282,15 +303,24 @@ class Heartbeat:
         if self._rank:
             return None
         with self._lock:
-            me = _Peer(self._names[0], None, self._state, time.monotonic() - self._since, self._limit, self._text)
+            me = _Peer(self._names[0], None, self._state, time.monotonic() - self._since, self._limit, self._failed)
+            me.text = self._text
         every = [me, *self._peers.values()]
         for peer in every:
-            waiting = max((other.seconds for other in every if other.state == "waits"), default=0.0)
-            if peer.state == "failed" and waiting > PATIENCE:
+            waiting = _longest(other for other in every if other.state == "waits")
+            # Who has met an error in the same call is done with that, and waits for something else.
+            unaware = _longest(other for other in every if other.state == "waits" and other.failed != peer.failed)
+            if peer.state == "failed" and unaware > PATIENCE:
                 return f"{peer.name}: {peer.text}"
             if peer.state == "ended" and waiting > SILENCE:
                 return f"{peer.name} has ended, and others wait for it"
-            if peer.state == "steps" and min(waiting, peer.seconds) > peer.limit:
+            staying = max(waiting, _longest(other for other in every if other.state == "failed"))
+            if peer.state == "steps" and min(staying, peer.seconds) > peer.limit:
                 rule = "its device, or a disk, does not answer"
                 return f"{peer.name} is in a step for {peer.seconds:.0f} s, and others wait for it: {rule}"
         return None
+
+
+def _longest(peers: Iterable[_Peer]) -> float:
+    """Seconds for which they have done what they do."""
+    return max((peer.seconds for peer in peers), default=0.0)

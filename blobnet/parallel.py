@@ -36,6 +36,9 @@ _STARTED_BY_MPI = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 #: What some of them tell of how many there are.
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
+#: What tells processes that a rank starts, and which find all of the above, that they are none: its own number.
+_RANK_PROCESS = "BLOBNET_RANK_PROCESS"
+
 #: The shards of a step under mpiexec, unless one says otherwise.
 SHARDS = 8
 
@@ -78,12 +81,14 @@ class World:
 
     @staticmethod
     def started() -> World:
-        """All processes that mpiexec has started together; this one alone where there was none.
+        """All processes that mpiexec has started together; this one alone where there was none, or a rank started it.
 
         Raises:
             OptionError: mpiexec has started it, and mpi4py is missing, or is that of another MPI.
         """
-        return _started() if any(name in os.environ for name in _STARTED_BY_MPI) else ALONE
+        process = str(os.getpid())
+        is_rank = os.environ.get(_RANK_PROCESS, process) == process
+        return _started() if is_rank and any(name in os.environ for name in _STARTED_BY_MPI) else ALONE
 
     @staticmethod
     def current() -> World:
@@ -159,10 +164,10 @@ class World:
         """
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
-        """From here on ranks watch each other; all must enter it.
+        """A call of all ranks, who must all enter it.
 
-        One that is lost, that hangs in a step, or that meets an error within while others wait for it, ends all of them
-        in a line that names it.
+        One that meets an error within while others wait for it ends all of them in a line that names it, as one does at
+        any time that is lost, or that hangs in a step.
         """
         return contextlib.nullcontext()
 
@@ -209,9 +214,13 @@ class _MpiWorld(World):
         #: The devices that NCCL has connected, by their UUIDs, and whether it was said that it is missing.
         self._connected: list[bytes] = []
         self._is_told = False
-        self._heartbeat: Heartbeat | None = None
         self._words: Callable[[], str] = str
         self._rescue: Callable[[], None] = lambda: None
+        self._heartbeat = Heartbeat(self.rank, self._all.allgather, self._is_local, self._end_for)
+        atexit.register(self._heartbeat.leave_judged)
+        if not self._heartbeat.is_heard and self.is_first:
+            rule, hint = "all hosts should reach the first rank's by TCP", "without, a rank that hangs is not noticed."
+            warn("MPI", rule, host=socket.gethostname(), hint=hint)
 
     def last_words(self, words: Callable[[], str], rescue: Callable[[], None] = lambda: None) -> None:
         self._words, self._rescue = words, rescue
@@ -268,16 +277,7 @@ class _MpiWorld(World):
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        if self._heartbeat is None:
-            self._heartbeat = Heartbeat(self.rank, self._all.allgather, self._is_local, self._end_for)
-            atexit.register(self._heartbeat.leave_judged)
-            if not self._heartbeat.is_heard and self.is_first:
-                rule, hint = (
-                    "all hosts should reach the first rank's by TCP",
-                    "without, a rank that hangs is not noticed.",
-                )
-                warn("MPI", rule, host=socket.gethostname(), hint=hint)
-        self._heartbeat.go_on()
+        self._heartbeat.begin()
         try:
             yield
         except BaseException as error:
@@ -285,13 +285,13 @@ class _MpiWorld(World):
             raise
 
     def doing(self, state: State) -> contextlib.AbstractContextManager[None]:
-        return self._heartbeat.doing(state) if self._heartbeat else contextlib.nullcontext()
+        return self._heartbeat.doing(state)
 
     def _end_for(self, fault: str) -> None:
         """Ends all ranks for what another one did, or did not: the first does, or the second where that is at fault."""
         if self.rank > 1:
             time.sleep(_RESCUE_SECONDS)
-        elif self._heartbeat is not None and self._heartbeat.stop_waiting(_STOP_SECONDS):
+        elif self._heartbeat.stop_waiting(_STOP_SECONDS):
             with contextlib.suppress(Exception):  # The last file is as it was then.
                 self._rescue()
         self._say_last(f"error: {fault}", 1)
@@ -302,8 +302,7 @@ class _MpiWorld(World):
         self._say_last(line, status)
 
     def _say_last(self, line: str, status: int) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.leave()
+        self._heartbeat.leave()
         words = self._words()
         os.write(2, f"{line.rstrip('.')}.{' ' if words else ''}{words}\n".encode())
         time.sleep(_LAST_SECONDS)  # mpiexec forgets what it has not read when it ends all.
@@ -353,13 +352,14 @@ def _started() -> World:
         mpi = importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:
         raise OptionError("MPI", rule, cause=str(error).partition("\n")[0], hint=hint) from error
-    world = _MpiWorld(mpi, release)
+    found = mpi.COMM_WORLD.Get_size()
     started = max(int(os.environ.get(name, "1")) for name in _SIZES)
-    if world.size == 1 < started:
+    if found == 1 < started:
         library = mpi.Get_library_version().split("\n")[0].strip("\0 ")
         hint = f"{hint} For another MPI: pip install --no-binary=mpi4py mpi4py, with its mpicc on the PATH."
-        raise OptionError("MPI", rule, started=started, found=1, mpi4py_uses=library, hint=hint)
-    return world if world.size > 1 else ALONE
+        raise OptionError("MPI", rule, started=started, found=found, mpi4py_uses=library, hint=hint)
+    os.environ[_RANK_PROCESS] = str(os.getpid())
+    return _MpiWorld(mpi, release) if found > 1 else ALONE
 
 
 def _hold_streams() -> Callable[[], None]:
@@ -379,9 +379,13 @@ def _hold_streams() -> Callable[[], None]:
     except OSError:  # No shell, or no room for a process: then the line may be lost.
         return lambda: None
 
+    process = os.getpid()
+
     @cache
     def release() -> None:
         assert holder.stdin is not None, "it was asked for"
+        if os.getpid() != process:  # One that was forked.
+            return
         with contextlib.suppress(OSError):
             holder.stdin.write(b"\n")
         holder.wait()

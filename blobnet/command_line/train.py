@@ -157,6 +157,10 @@ class _OutputFile(Checkpoint):
         with self.ctrl_c.deferred(progress.trainer.step.world):
             super()._save_within(progress)
 
+    def _rescue(self, progress: Progress) -> None:
+        self.keep_best = self.best is not None
+        super()._rescue(progress)
+
     def epoch_end(self, progress: Progress) -> None:
         self.stop = progress.stop
         with self.ctrl_c.deferred(progress.trainer.step.world):

@@ -1,0 +1,189 @@
+"""One of two ranks ends, fails, hangs or forks in code of its own: the others hear of it, and of nothing else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from blobnet.cli import main
+from blobnet.device import Device
+from blobnet.model import load
+from tests.ranks import mpiexec, needs_mpi
+
+#: What is in front of all: a training of two ranks, of which ``mine`` is the one that is not as the other.
+START = """
+import atexit, os, signal, sys, time
+from blobnet import heartbeat, training_step
+from blobnet.callbacks import Callback
+from blobnet.parallel import World
+from tests.faults.test_lost_ranks import SETTINGS, X, Y, network
+
+heartbeat.SILENCE, heartbeat.INTERVAL, heartbeat.PATIENCE = 2.0, 0.2, 1.0
+mine, model = World.current().rank == int(sys.argv[1]), network()
+
+class At(Callback):
+    def __init__(self, number, act):
+        self.number, self.act = number, act
+    def step_end(self, progress):
+        if progress.trainer.step.number == self.number:
+            self.act()
+
+def fail():
+    raise ValueError("all meet it")
+
+def fit(*callbacks):
+    model.fit(X, Y, epochs=5, callbacks=callbacks, **SETTINGS)
+
+def all_fail():
+    try:
+        fit(At(3, fail))
+    except ValueError:
+        pass
+"""
+
+ENDS = """
+fit()
+if not mine:
+    model.evaluate(X, Y)
+"""
+
+RAISES_BEFORE_ALL = """
+if mine:
+    fail()
+fit()
+"""
+
+HANGS_BEHIND_AN_ERROR = """
+compute = training_step.TrainingStep.compute_gradients
+def hang(self, *arguments, **named):
+    if mine and self.number == 6:
+        time.sleep(600)
+    return compute(self, *arguments, **named)
+training_step.TrainingStep.compute_gradients = hang
+fit(*[At(6, fail)] * (not mine))
+"""
+
+ENDS_BEHIND_AN_ERROR_THAT_THE_OTHER_CATCHES = """
+if mine:
+    fit(At(3, fail))
+all_fail()
+model.evaluate(X, Y)
+"""
+
+STOPS_BEHIND_AN_ERROR_THAT_ALL_CATCH = """
+all_fail()
+model.evaluate(X, Y)
+if mine:
+    os.kill(os.getpid(), signal.SIGSTOP)
+model.evaluate(X, Y)
+"""
+
+IS_SLOW_BEHIND_AN_ERROR_THAT_ALL_CATCH = """
+all_fail()
+if mine:
+    time.sleep(3)
+model.evaluate(X, Y)
+"""
+
+FORKS = """
+def fork():
+    time.sleep(0.5)
+    if not os.fork():
+        atexit._run_exitfuncs()
+        os._exit(0)
+fit(*[At(2, fork)] * mine, At(3, lambda: time.sleep(3)))
+"""
+
+SPAWNS = """
+from multiprocessing import get_context
+def work(samples):
+    return World.current().size, network().predict(samples).tobytes()
+if __name__ == "__main__":
+    with get_context("spawn").Pool(1) as pool:
+        size, predicted = pool.apply(work, [X])
+    assert (size, World.current().size) == (1, 2)
+    assert predicted == model.predict(X).tobytes()
+"""
+
+
+def run(device: Device, folder: Path, code: str, rank: int) -> tuple[int, str]:
+    """The status, and what was said of the rank."""
+    path = folder / "train.py"
+    path.write_text(START + code)
+    done = mpiexec(2, device, path, rank)
+    said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    return done.returncode, "\n".join(said)
+
+
+@needs_mpi
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        (ENDS, " has ended, and others wait for it"),
+        (RAISES_BEFORE_ALL, " has ended, and others wait for it"),
+        (ENDS_BEHIND_AN_ERROR_THAT_THE_OTHER_CATCHES, ": all meet it"),
+        (STOPS_BEHIND_AN_ERROR_THAT_ALL_CATCH, r" has said nothing for \d s: it was stopped, or its host is lost"),
+    ],
+    ids=["ends", "raises", "ends behind an error", "stops behind an error"],
+)
+def test_the_others_end_in_a_line(device: Device, tmp_path: Path, code: str, fault: str, rank: int) -> None:
+    status, said = run(device, tmp_path, code, rank)
+    assert re.fullmatch(rf"error: rank {rank} \(process \d+ on \S+\){fault}\.", said)
+    assert status == 1
+
+
+@needs_mpi
+def test_who_hangs_while_another_stays_with_an_error(device: Device, tmp_path: Path) -> None:
+    status, said = run(device, tmp_path, HANGS_BEHIND_AN_ERROR, 1)
+    assert re.fullmatch(r"error: rank 1 \(.+\) is in a step for \d s, and others wait for it: its device, .+\.", said)
+    assert status == 1
+
+
+@needs_mpi
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    "code", [IS_SLOW_BEHIND_AN_ERROR_THAT_ALL_CATCH, FORKS, SPAWNS], ids=["is slow", "forks", "spawns"]
+)
+def test_nobody_is_blamed(device: Device, tmp_path: Path, code: str, rank: int) -> None:
+    assert run(device, tmp_path, code, rank) == (0, "")
+
+
+#: ``blobnet train`` with the best epoch's weights in its file, and a rank that loses its device behind two more steps.
+LOST = """
+import sys
+from blobnet import training_step
+from blobnet.cli import main
+from blobnet.errors import DeviceError
+from blobnet.parallel import World
+
+update = training_step.TrainingStep.update
+
+def failing(self, rate):
+    if self.number == 10 and World.current().rank == 1:
+        raise DeviceError("Some GPU", "the driver must not lose it", code=-36)
+    update(self, rate)
+
+training_step.TrainingStep.update = failing
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@needs_mpi
+def test_the_best_epoch_is_not_lost(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = "train lenet5 --dataset digits --batch-size 512 --epochs 4 --save-best --shards 8"
+    done = mpiexec(2, device, "-c", LOST, *options.split(), "--output", "a.h5")
+    assert done.returncode == 1, done.stderr
+    assert "The last checkpoint is a.h5 (in epoch 4, after step 11)." in done.stderr
+    options += f" --device {device.info.address} --output"
+    shutil.copy("a.h5", "b.h5")  # Which no rank holds that is still about to end.
+    assert main([*options.split(), "b.h5", "--resume"]) == 0
+    assert main([*options.split(), "c.h5"]) == 0
+    lost, whole = load("b.h5"), load("c.h5")
+    assert lost.history == whole.history
+    for name, values in whole.weights.items():
+        assert lost.weights[name].tobytes() == values.tobytes(), name
