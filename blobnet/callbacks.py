@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from blobnet.blob import FLOAT32
-from blobnet.checkpoint import ModelFile, save
+from blobnet.checkpoint import ModelFile, check_name, save
 from blobnet.ends import by_name, losses_description
 from blobnet.errors import FileError, OptionError, add_sentence, counted, near_matches
 from blobnet.files import check_writable, held, write
@@ -132,7 +132,8 @@ class Checkpoint(_FileCallback):
         step: the finished steps, if the file holds a part of an epoch besides; else 0.
 
     Raises:
-        FileError: (before the first epoch) the file cannot be written, or another training or callback writes it.
+        FileError: the name is that of another format; (before the first epoch) the file cannot be written, or another
+            training or callback writes it.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class Checkpoint(_FileCallback):
         keep_best: bool = False,
     ) -> None:
         super().__init__(path)
+        check_name(path)
         self.keep_best = keep_best
         self.every = check_count("Checkpoint", "every", every)
         self.every_steps = None if every_steps is None else check_count("Checkpoint", "every_steps", every_steps)
@@ -302,7 +304,8 @@ class SaveBest(_Monitor, _FileCallback):
         class_names: names of the classes, kept with the model; those of the model itself if there are none.
 
     Raises:
-        FileError: (before the first epoch) the file cannot be written, or another training or callback writes it.
+        FileError: the name is that of another format; (before the first epoch) the file cannot be written, or another
+            training or callback writes it.
         OptionError: (before the first epoch) nothing measures ``monitor``.
     """
 
@@ -440,7 +443,8 @@ class CSVLog(_FileCallback):
         path: the file.
 
     Raises:
-        FileError: (before the first epoch) the file cannot be written, or another training or callback writes it.
+        FileError: the name is that of another format; (before the first epoch) the file cannot be written, or another
+            training or callback writes it.
     """
 
     only_logs = True

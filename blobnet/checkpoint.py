@@ -107,10 +107,17 @@ def save(path: str | os.PathLike[str], model: ModelFile) -> None:
     Equal models give equal bytes.
 
     Raises:
-        FileError: the file cannot be written there, the disk is full, or ``model`` does not fit together.
+        FileError: the name is that of another format, the file cannot be written there, the disk is full, or ``model``
+            does not fit together.
     """
+    check_name(path)
     # The image is complete before the first byte is written, so a full disk is met below and not inside HDF5.
     files.write(path, _image(subject_of(path), model))
+
+
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Raises FileError for a name that is no model file's, but that of another format."""
+    files.check_name(path, "model.save")
 
 
 def _image(subject: str, model: ModelFile) -> bytes:

@@ -32,6 +32,15 @@ _FOREIGN = {
 #: The ends of the names of files that PyTorch writes as pickles.
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
 
+#: What writes the files whose names end so; longer ends first.
+WRITERS = {
+    ".weights.h5": "model.save_keras_weights",
+    ".safetensors": "model.save_safetensors",
+    ".onnx": "blobnet.onnx.save",
+    ".h5": "model.save",
+    ".hdf5": "model.save",
+}
+
 #: Names of the files that this process is writing.
 _UNDER_WAY: set[str] = set()
 #: The files that this process holds.
@@ -40,6 +49,15 @@ _HOLDING = threading.Lock()
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def check_name(path: str | os.PathLike[str], writer: str) -> None:
+    """Raises FileError for a name by which what ``writer``, one of WRITERS, writes were taken for another format."""
+    name = subject_of(path)
+    ending = next((ending for ending in WRITERS if name.endswith(ending)), None)
+    if ending is not None and WRITERS[ending] != writer:
+        rule, hint = f"{writer} writes another format", f"{WRITERS[ending]} writes such files, as blobnet convert does."
+        raise FileError(name, rule, ending=ending, hint=hint)
 
 
 def write(path: str | os.PathLike[str], image: bytes) -> None:

@@ -1035,7 +1035,7 @@ class Model:
         """Writes architecture, weights, class names and history to an HDF5 file, all or nothing.
 
         Raises:
-            FileError: the file cannot be written.
+            FileError: the name is that of another format, or the file cannot be written.
         """
         loss = losses_description(self.loss) if self.loss else None
         checkpoint.save(
@@ -1058,7 +1058,7 @@ class Model:
         stands in the file's metadata.
 
         Raises:
-            FileError: the file cannot be written.
+            FileError: the name is that of another format, or the file cannot be written.
         """
         safetensors_files.write(path, self.graph, self._weights)
 

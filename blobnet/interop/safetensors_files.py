@@ -31,8 +31,9 @@ def write(path: str | os.PathLike[str], graph: Graph, weights: Mapping[str, Floa
     What input layers do to samples is no tensor, since no module of PyTorch has it: it stands in the metadata.
 
     Raises:
-        FileError: the file cannot be written.
+        FileError: the name is that of another format, or the file cannot be written.
     """
+    files.check_name(path, "model.save_safetensors")
     package = _package(files.subject_of(path))
     found = torch_names.entries(graph)
     tensors: dict[str, Any] = {entry.name: np.ascontiguousarray(entry.tensor(weights), "<f4") for entry in found}

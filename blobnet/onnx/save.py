@@ -42,8 +42,10 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
 
     Raises:
         OptionError: a layer has no form in ONNX; the error names it.
-        FileError: the file cannot be written, or would be larger than ONNX allows (2 GiB).
+        FileError: the name is that of another format, or the file cannot be written, or would be larger than ONNX
+            allows (2 GiB).
     """
+    files.check_name(path, "blobnet.onnx.save")
     proto = to_proto(model)
     size = proto.ByteSize()
     if size > _MOST_BYTES:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.command_line.model_argument import find_model
+from blobnet.errors import FileError
+from blobnet.files import WRITERS
 from tests.cli.test_init_from import arrays
 from tests.interop.networks import random_weights, samples
 
@@ -206,3 +210,37 @@ def test_sizes_that_a_file_leaves_open_are_those_of_the_data(run) -> None:
     tuned = bn.load("open-tuned.h5")
     assert (tuned.graph.input.shape.dimensions, tuned.graph.output.shape.units) == ((1, 8, 8), 10)
     np.testing.assert_array_equal(tuned.weights["first/weight"], bn.onnx.load("a.onnx").weights["first/weight"])
+
+
+@pytest.mark.parametrize(
+    ("writer", "write"),
+    [
+        ("model.save", bn.Model.save),
+        ("model.save_safetensors", bn.Model.save_safetensors),
+        ("blobnet.onnx.save", bn.onnx.save),
+    ],
+)
+def test_names_of_other_formats_are_refused(tmp_path: Path, writer: str, write: Any) -> None:
+    model = bn.models.lenet5()
+    for ending, other in WRITERS.items():
+        path = tmp_path / f"a{ending}"
+        if other == writer:
+            write(model, path)
+        else:
+            message = (
+                f"{path}: {writer} writes another format. Received ending={ending}. "
+                f"Hint: {other} writes such files, as blobnet convert does."
+            )
+            with pytest.raises(FileError, match=f"^{re.escape(message)}$"):
+                write(model, path)
+        assert path.exists() == (other == writer)
+
+
+def test_a_training_does_not_begin_with_such_a_name(run) -> None:
+    result = run("train", "lenet5", "--dataset", "digits", "--output", "a.onnx")
+    assert (result.status, Path("a.onnx").exists()) == (1, False)
+    assert result.err.endswith(
+        "error: a.onnx: model.save writes another format. Received ending=.onnx. "
+        "Hint: blobnet.onnx.save writes such files, as blobnet convert does.\n"
+    )
+    assert "epoch" not in result.out + result.err
