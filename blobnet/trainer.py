@@ -40,10 +40,8 @@ from blobnet.training_step import TrainingStep, not_finite
 DISPLAY_INTERVAL = 0.25
 #: What settings are called, where that is not their name, and what to do where one differs.
 _SETTINGS = {"frozen": "set of frozen parameters", "augment": "augmentation"}
-_SETTING_HINTS = {
-    "epochs": "a constant learning rate can go on for any number of epochs.",
-    "frozen": "without resume, training goes on from the same weights with a new optimizer.",
-}
+_ANEW = "without resume (--init-from FILE) training goes on from the same weights with a new optimizer."
+_SETTING_HINTS = {"epochs": f"the learning rate was planned for that many; {_ANEW}", "frozen": _ANEW}
 _DIVERGED = "use a smaller learning rate, or clip the gradients (clip_norm)."
 
 
@@ -187,7 +185,8 @@ class Trainer:
             saved, now = getattr(state, name), getattr(mine, name)
             if saved != now:
                 rule = f"the {name} must be that of the interrupted training"
-                raise OptionError("resume", rule, saved=_unlike(saved, now), now=_unlike(now, saved))
+                hint = _ANEW if name == "optimizer" else None
+                raise OptionError("resume", rule, saved=_unlike(saved, now), now=_unlike(now, saved), hint=hint)
         shards = state.settings.get("shards", 1)
         if shards != self.step.shards:
             rule = "the number of shards must be that of the interrupted training"
@@ -654,4 +653,11 @@ def _unlike(value: Any, other: Any) -> str:
     if value.get("kind") != other.get("kind"):
         return str(value["kind"])
     mine, theirs = (each.get("config", each) for each in (value, other))
-    return ", ".join(f"{name}={item}" for name, item in mine.items() if item != theirs.get(name))
+    return ", ".join(f"{name}={_called(item)}" for name, item in mine.items() if item != theirs.get(name))
+
+
+def _called(item: Any) -> str:
+    """A description, of a schedule say, as the call that it is of."""
+    if not isinstance(item, Mapping) or "kind" not in item:
+        return str(item)
+    return f"{item['kind']}({', '.join(f'{name}={value}' for name, value in item.get('config', {}).items())})"

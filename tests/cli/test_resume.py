@@ -51,7 +51,7 @@ def test_nothing_is_left_to_do(run, trained, epochs) -> None:
     ("arguments", "message"),
     [
         ([], "resume: the optimizer must be that of the interrupted training. Received "
-             "saved=learning_rate={{'kind': 'Cosine', 'config': {{'rate': 0.005"),
+             "saved=learning_rate=Cosine(rate=0.005"),
         (["--optimizer", "sgd"], "resume: the optimizer must be that of the interrupted training. "
                                  "Received saved=Adam, now=SGD."),
         (["--learning-rate", 0.005, "--batch-size", 32], "resume: the batch size must be that of the interrupted "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -356,6 +357,29 @@ def test_resume_refuses_another_training(device: Device, tmp_path: Path) -> None
         assert bits(model) == bits(bn.load(path))
     fit(model, device, resume=True, epochs=3)
     assert bits(model) != bits(bn.load(path))
+
+
+def test_a_planned_learning_rate_does_not_go_on(device: Device) -> None:
+    def optimizer() -> SGD:
+        return SGD(schedules.Cosine(0.02))
+
+    model = fit(tiny_model(), device, epochs=1, optimizer=optimizer())
+    anew = "without resume (--init-from FILE) training goes on from the same weights with a new optimizer."
+    for options, message in (
+        (
+            {"optimizer": optimizer()},
+            "resume: the epochs must be that of the interrupted training. Received saved=epochs=1, now=epochs=2. "
+            f"Hint: the learning rate was planned for that many; {anew}",
+        ),
+        (
+            {"optimizer": SGD(0.02)},
+            "resume: the optimizer must be that of the interrupted training. Received "
+            "saved=learning_rate=Cosine(rate=0.02, warmup_epochs=0.0, final_rate=0.0), now=learning_rate=0.02. "
+            f"Hint: {anew}",
+        ),
+    ):
+        with pytest.raises(OptionError, match=f"^{re.escape(message)}$"):
+            fit(model, device, epochs=2, resume=True, **options)
 
 
 def test_resume_needs_a_state(device: Device, tmp_path: Path) -> None:
