@@ -21,7 +21,7 @@ from blobnet.inference import LabelledData
 from blobnet.kernel_call import Batch
 from blobnet.loader import Loader
 from blobnet.losses import Loss
-from blobnet.model import AnyLoss, Model
+from blobnet.model import AnyLoss, Model, check_model
 from blobnet.network_inputs import first_numbers
 from blobnet.parameters import DeviceParameters
 from blobnet.tables import Table
@@ -216,9 +216,11 @@ def layer_spreads(
         device: a device or its name; the one used last if None.
 
     Raises:
+        OptionError: it is no Model.
         DataError, OptionError, ShapeError: samples or labels that cannot be used.
         PlanError: the batch does not fit the device.
     """
+    check_model(model, "layer_spreads")
     graph, weights = model.graph, model.weights
     members = _members(graph)
     layers = [_layer(graph, vertices, members, weights) for vertices in members]

@@ -18,7 +18,7 @@ from blobnet.device import Device
 from blobnet.geometry import check_count
 from blobnet.labels import prepare_labels
 from blobnet.losses import IGNORED, Loss
-from blobnet.model import Model
+from blobnet.model import Model, check_model
 from blobnet.network_inputs import network_inputs
 from blobnet.samples import samples_for
 
@@ -94,8 +94,10 @@ def worst_mistakes(
         precision: as for Model.predict.
 
     Raises:
+        OptionError: it is no Model.
         DataError, ShapeError: samples or labels that cannot be used.
     """
+    check_model(model, "mistakes")
     (loss,) = losses_for(model.graph, loss, model.loss)
     check_count("mistakes", "count", count)
     batch_size = check_count("mistakes", "batch_size", batch_size)

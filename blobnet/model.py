@@ -1164,6 +1164,13 @@ class Sequential(Model):
         self._start(graph.sequential(layers), class_names, seed)
 
 
+def check_model(value: object, subject: str) -> None:
+    """Raises OptionError, which names the function that was called, unless it is a Model."""
+    if not isinstance(value, Model):
+        hint = "blobnet.load(path) gives the model in a file." if isinstance(value, str | os.PathLike) else None
+        raise OptionError(subject, "it takes a Model", type=type(value).__name__, hint=hint)
+
+
 def check_class_names(network: graph.Graph, class_names: Sequence[str]) -> tuple[str, ...]:
     """The names of a network's outputs, if there are any; OptionError unless there is one for each."""
     names = tuple(class_names)

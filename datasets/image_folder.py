@@ -20,6 +20,7 @@ from blobnet.datasets.picture_workers import Form, PictureWorkers
 from blobnet.datasets.source import KEPT_BYTES, Source
 from blobnet.datasets.user_data import largest_class
 from blobnet.errors import DataError, FileError, OptionError, first_few, warn
+from blobnet.geometry import is_int
 from blobnet.regular import check_regular
 
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -342,8 +343,9 @@ def _check_masks(split: Split, masks: Sequence[Path], class_names: Sequence[str]
 
 def _crew(parts: _Parts[_Label], size: tuple[int, int] | None, workers: int | None) -> PictureWorkers:
     """The processes to look at pictures with."""
-    if size is not None and (len(size) != 2 or min(size) < 1):
-        raise OptionError("size", "it must be a height and a width of at least 1", size=size)
+    if size is not None and not (isinstance(size, tuple | list) and len(size) == 2 and all(is_int(n, 1) for n in size)):
+        hint = f"size=({size}, {size}) makes squares." if is_int(size, 1) else None
+        raise OptionError("size", "it must be a height and a width of at least 1", size=size, hint=hint)
     return PictureWorkers(0 if workers is None and sum(map(len, parts.values())) <= FEW_PICTURES else workers)
 
 

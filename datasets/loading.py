@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from blobnet.datasets.dataset import Dataset
@@ -18,6 +19,8 @@ from blobnet.datasets.user_data import (
     read_npz,
 )
 from blobnet.errors import FileError, OptionError, near_matches
+
+_RULE = "it must be a known name, or the path of a file or folder"
 
 
 def known_names() -> list[str]:
@@ -55,6 +58,9 @@ def load(
         FileError: a file is missing, damaged, or not what it should be.
         DataError: the data cannot be trained on.
     """
+    if not isinstance(name_or_path, str | os.PathLike):
+        hint = "arrays are given to fit as they are."
+        raise OptionError("data set", _RULE, type=type(name_or_path).__name__, hint=hint)
     name, path = str(name_or_path), Path(name_or_path).expanduser()
     is_known = isinstance(name_or_path, str) and name in known_names()
     is_pictures = path.is_dir() and not holds_npy(path)
@@ -86,7 +92,7 @@ def _read_path(name_or_path: str | Path, path: Path) -> Dataset:
     if not path.exists() and isinstance(name_or_path, str) and not suffix and len(path.parts) == 1:
         raise OptionError(
             "data set",
-            "it must be a known name, or the path of a file or folder",
+            _RULE,
             hint=near_matches(name_or_path.lower().replace("_", "-"), known_names()),
             name=name_or_path,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,15 +12,13 @@ import blobnet
 from blobnet import files
 from blobnet.errors import FileError, OptionError
 from blobnet.graph import Graph, Vertex
+from blobnet.model import Model, check_model
 from blobnet.onnx.conventions import CLASS_NAMES
 from blobnet.onnx.forms import FORMS
 from blobnet.onnx.place import Place
 from blobnet.onnx.reading import package
 from blobnet.onnx.statements import add_statements
 from blobnet.plan_report import readable
-
-if TYPE_CHECKING:
-    from blobnet.model import Model
 
 #: The version of ONNX's operators that is written, and that of the format which came with it.
 OPSET, IR_VERSION = 20, 9
@@ -41,7 +39,7 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     Training state, loss and history are not written.
 
     Raises:
-        OptionError: a layer has no form in ONNX; the error names it.
+        OptionError: it is no Model, or a layer has no form in ONNX; the error names it.
         FileError: the name is that of another format, or the file cannot be written, or would be larger than ONNX
             allows (2 GiB).
     """
@@ -56,6 +54,7 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
 
 def to_proto(model: Model) -> Any:
     """The model as an ``onnx.ModelProto``; errors as for :func:`save`."""
+    check_model(model, "onnx.save")
     onnx, graph, writer = package(), model.graph, _Writer(model)
     helper = onnx.helper
     for vertex in graph.vertices:

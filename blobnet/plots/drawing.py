@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from blobnet.errors import FileError
+from blobnet import files
+from blobnet.plots import check
 
 #: Dots an inch of pictures in files.
 DPI = 120
@@ -50,14 +50,10 @@ def save(figure: Any, path: str | os.PathLike[str]) -> None:
         path: a file that ends in one of SUFFIXES.
 
     Raises:
+        OptionError: its name ends in something else.
         FileError: the file cannot be written.
     """
-    target = Path(path)
-    temporary = target.with_name(f".{secrets.token_hex(8)}-{target.name}")
-    try:
-        figure.savefig(temporary, dpi=DPI)
-        temporary.replace(target)
-    except OSError as error:
-        raise FileError(str(path), f"the picture cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    check(path, "plots.save")
+    image = io.BytesIO()
+    figure.savefig(image, format=Path(path).suffix[1:].lower(), dpi=DPI)
+    files.write(path, image.getvalue())

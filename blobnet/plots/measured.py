@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from blobnet.errors import OptionError
 from blobnet.plots.drawing import new_figure, text
 
 _PANELS, _MOST_COLUMNS = ("loss", "accuracy"), 3
@@ -24,8 +25,14 @@ def curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
     Args:
         history: values an epoch, by name, as Model.fit returns them.
         title: of the picture.
+
+    Raises:
+        OptionError: there is no loss and no accuracy.
     """
     names = [name for name in history if name.endswith(_PANELS) and not name.startswith("validation_")]
+    if not names:
+        rule, hint = "the history must have a loss or an accuracy of every epoch", "Model.fit returns one."
+        raise OptionError("plots.curves", rule, names=", ".join(map(str, history)) or "none", hint=hint)
     columns = min(len(names), _MOST_COLUMNS)
     rows = -(-len(names) // columns)
     figure = new_figure(5 * columns, 4 * rows, title)

@@ -215,5 +215,37 @@ def test_connections_that_overlap_have_lanes_of_their_own() -> None:
 
 
 def test_a_folder_that_is_gone(tmp_path) -> None:
-    with pytest.raises(FileError, match=r"gone/a\.png: the picture cannot be written: No such file or directory\.$"):
+    rule = r"gone/a\.png: the folder of the file must exist\. Received folder=.*/gone\. Hint: mkdir -p .*/gone$"
+    with pytest.raises(FileError, match=rule):
         plots.save(plots.curves(HISTORY), tmp_path / "gone" / "a.png")
+
+
+def test_a_folder_that_is_a_file(tmp_path) -> None:
+    (tmp_path / "own.py").touch()
+    rule = r"own\.py/x\.png: the folder of the file must be a folder, but it is a file\. Received folder="
+    with pytest.raises(FileError, match=rule):
+        plots.save(plots.curves(HISTORY), tmp_path / "own.py" / "x.png")
+
+
+def test_formats_that_are_not_saved(tmp_path) -> None:
+    rule = r"^plots\.save: the file's name must end in \.png, \.pdf or \.svg\. Received file=.*x\.foo\.$"
+    with pytest.raises(OptionError, match=rule):
+        plots.save(plots.curves(HISTORY), tmp_path / "x.foo")
+
+
+@pytest.mark.parametrize(("history", "names"), [({}, "none"), ({"validation_loss": [1.0]}, "validation_loss")])
+def test_a_history_of_nothing(history, names) -> None:
+    rule = (
+        rf"^plots\.curves: the history must have a loss or an accuracy of every epoch\. Received names={names}\. Hint: "
+    )
+    with pytest.raises(OptionError, match=rule):
+        plots.curves(history)
+
+
+@pytest.mark.parametrize(("function", "subject"), [("network", "layer_spreads"), ("mistakes", "mistakes")])
+def test_the_name_of_a_file_is_no_model(function, subject) -> None:
+    rule = (
+        rf"^{subject}: it takes a Model\. Received type=str\. Hint: blobnet\.load\(path\) gives the model in a file\.$"
+    )
+    with pytest.raises(OptionError, match=rule):
+        getattr(plots, function)("m.h5", None, None)

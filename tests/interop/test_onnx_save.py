@@ -423,6 +423,14 @@ def test_layers_without_a_form(tmp_path: Path, layer: Layer, message: str) -> No
     assert not list(tmp_path.iterdir())
 
 
+def test_the_name_of_a_file_is_no_model(tmp_path: Path) -> None:
+    rule = (
+        r"^onnx\.save: it takes a Model\. Received type=str\. Hint: blobnet\.load\(path\) gives the model in a file\.$"
+    )
+    with pytest.raises(OptionError, match=rule):
+        bn.onnx.save("lenet5.h5", tmp_path / "x.onnx")  # type: ignore[arg-type]
+
+
 def test_a_layer_of_ones_own(device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is a contraction has a form by itself, and one may be given."""
     model = bn.Sequential([layers.Input(3, 4, 5), Halved(name="half"), layers.Dense(2)])

@@ -178,6 +178,13 @@ def test_unknown_name() -> None:
     assert datasets.known_names() == ["digits", "fashion-mnist", "mnist"]
 
 
+@pytest.mark.parametrize(("value", "kind"), [(3, "int"), (np.zeros((2, 3)), "ndarray")])
+def test_what_is_no_name(value: Any, kind: str) -> None:
+    rule = f"data set: it must be a known name, or the path of a file or folder. Received type={kind}. Hint: arrays are"
+    with failing(OptionError, rule):
+        datasets.load(value)
+
+
 def test_paths_that_do_not_do(tmp_path: Path) -> None:
     with failing(FileError, "a.npz: there must be such a file or folder"):
         datasets.load(tmp_path / "a.npz")
@@ -895,8 +902,10 @@ def test_folder_of_several_sizes(tmp_path: Path) -> None:
     dataset = datasets.load(tmp_path, size=(4, 6))
     assert dataset.shape == (1, 4, 6)
     np.testing.assert_array_equal(dataset.train.x[0, 0], noise(4, 6))
-    for size in ((0, 4), (4,)):
-        with failing(OptionError, f"size: it must be a height and a width of at least 1. Received size={size}"):
+    rule = "size: it must be a height and a width of at least 1. Received size="
+    wrong: list[tuple[Any, str]] = [((0, 4), "(0, 4)."), ((4,), "(4,)."), ((4, 6.5), "(4, 6.5)."), ("46", "46.")]
+    for size, shown in [*wrong, (24, "24. Hint: size=(24, 24) makes squares.")]:
+        with failing(OptionError, rule + shown):
             datasets.load(tmp_path, size=size)
 
 
