@@ -291,8 +291,11 @@ def sequential(layers: Iterable[Layer]) -> Graph:
     items = list(layers)
     entries = [index for index, layer in enumerate(items) if not isinstance(layer, Layer) or layer.arity == (0, 0)]
     if entries != [0] or not items[0].takes_samples or len(items) < 2:
-        kinds = [getattr(layer, "kind", type(layer).__name__) for layer in items]
-        raise OptionError("Sequential", "the layers must be one Input and then at least one other layer", layers=kinds)
+        kinds = [layer.kind if isinstance(layer, Layer) else type(layer).__name__ for layer in items]
+        bare = next((item.__name__ for item in items if isinstance(item, type) and issubclass(item, Layer)), None)
+        hint = f"{bare} is a class: write {bare}(), with the arguments that it takes." if bare else None
+        rule = "the layers must be one Input and then at least one other layer"
+        raise OptionError("Sequential", rule, layers=kinds, hint=hint)
     nodes: list[Node] = []
     for layer in _named(items):
         nodes.append(layer(*nodes[-1:]))

@@ -217,6 +217,7 @@ def named(metrics: Metric | str | Sequence[Metric | str], loss: Loss) -> dict[st
         OptionError: an unknown name, one that is not made for the loss's labels, no function, or two of one name.
     """
     known = {metric.__name__: metric for metric in (_OF_CLASSES if loss.takes_classes else _OF_TARGETS)}
+    anyway = ("loss", "accuracy", "top_5") if loss.takes_classes else ("loss",)
     found: dict[str, Metric] = {}
     for metric in (metrics,) if isinstance(metrics, str) or callable(metrics) else metrics:
         if isinstance(metric, str) and metric not in known:
@@ -224,13 +225,15 @@ def named(metrics: Metric | str | Sequence[Metric | str], loss: Loss) -> dict[st
             hint = near_matches(metric, sorted(known))
             if metric in {other.__name__ for other in (*_OF_CLASSES, *_OF_TARGETS)}:
                 hint = f"the model's loss is {type(loss).__name__}, which takes {labels}."
+            elif metric in anyway:
+                hint = f"leave it out: {metric} is always measured."
             raise OptionError("metrics", f"a name must be that of a metric of {labels}", metric=metric, hint=hint)
         function: Any = known[metric] if isinstance(metric, str) else metric
         if not callable(function):
             rule = "each metric must be a name or a function of (labels, scores)"
             raise OptionError("metrics", rule, metric=repr(metric))
         name = getattr(function, "__name__", type(function).__name__)
-        if name in found or name in (("loss", "accuracy", "top_5") if loss.takes_classes else ("loss",)):
+        if name in found or name in anyway:
             rule = "each metric must have a name of its own, and none that is measured anyway"
             raise OptionError("metrics", rule, name=name)
         found[name] = function

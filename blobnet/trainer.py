@@ -259,7 +259,8 @@ class Trainer:
         asked = metrics or ({},) * len(heads)
         if any(asked) and (validation is None or validation.labels is None):
             rule = "metrics are measured on validation data that are no stream"
-            raise OptionError("fit", rule, validation=None if validation is None else "a stream")
+            hint = "give validation=(x, y), arrays." if data.count is None else "validation=0.1 holds a tenth out."
+            raise OptionError("fit", rule, validation=None if validation is None else "a stream", hint=hint)
         schedule = self.step.optimizer.schedule
         if schedule.depends_on_steps and data.steps(self.batch_size) is None:
             rule = "a stream of batches whose number is unknown needs a constant learning rate"

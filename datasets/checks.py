@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -133,9 +134,10 @@ def check_array_type(
 ) -> None:
     """Raises DataError unless it is an array that holds real numbers."""
     if not isinstance(values, np.ndarray):
-        raise DataError(
-            subject, f"{name} must be a numpy array", hint=f"numpy.asarray({name})", type=type(values).__name__
-        )
+        advice = f"numpy.asarray({name})"
+        if isinstance(values, str | os.PathLike):
+            advice = f"data = blobnet.datasets.load({str(values)!r}) reads files: data.train.x and data.train.y."
+        raise DataError(subject, f"{name} must be a numpy array", hint=advice, type=type(values).__name__)
     # NOTE: the first use of numpy.ma imports it, which takes 30 ms.
     if type(values) is not np.ndarray and isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         fill = f"fill the masked values in: {name}.filled(value)"

@@ -81,8 +81,9 @@ def read_image_folder(
         units: what every picture becomes: 1 for gray, 3 for RGB; None: gray if all are.
 
     Raises:
-        OptionError: the size is not a pair of positive numbers, or the number of workers is negative.
-        FileError: a picture cannot be read (it is named), or Pillow is not installed.
+        OptionError: the size is not a pair of positive numbers, the number of workers is negative, or Pillow is not
+            installed.
+        FileError: a picture cannot be read (it is named).
         DataError: no classes, a class without pictures, a test class that is not trained, or pictures of several sizes;
             a picture without a mask, a mask of another size, or with a number that is no class.
     """

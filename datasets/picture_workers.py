@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.datasets.pictures import picture_form, read_mask, read_picture, with_units
-from blobnet.errors import DataError, FileError, OptionError
+from blobnet.errors import BlobnetError, DataError, FileError, OptionError
 
 #: The (units, height, width) of a picture.
 Form = tuple[int, int, int]
@@ -75,7 +75,12 @@ class PictureWorkers:
         _end_all(self._idle)
 
     def forms(self, paths: Sequence[Path], *, has_size: bool, is_whole: bool) -> list[Form | FileError]:
-        """What the pictures are, or why they cannot be read; the arguments are those of :func:`picture_form`."""
+        """What the pictures are, or why they cannot be read; the arguments are those of :func:`picture_form`.
+
+        Raises:
+            OptionError: Pillow is not installed.
+            DataError: a worker cannot start, or ended before it said.
+        """
         found: list[Form | FileError] = [(0, 0, 0)] * len(paths)
 
         def look(worker: _Worker, part: slice) -> None:
@@ -94,6 +99,7 @@ class PictureWorkers:
 
         Raises:
             FileError: a picture cannot be read.
+            OptionError: Pillow is not installed.
             DataError: a worker cannot start, or ended before its picture was there.
         """
 
@@ -224,6 +230,7 @@ class _Worker:
         Raises:
             DataError: the process ended.
             FileError: a picture cannot be read.
+            OptionError: Pillow is not installed.
         """
         self.memory.reserve(size, grows=True)
         self.memory.place = 0
@@ -305,7 +312,7 @@ def _serve(questions: BinaryIO, answers: BinaryIO, memory: _Memory) -> None:
             memory.reserve(size, grows=False)
             try:
                 answer = _TASKS[task](paths, memory, *settings)
-            except FileError as error:
+            except BlobnetError as error:
                 answer = error
             except Exception as error:
                 cause = f"{type(error).__name__}: {error}"

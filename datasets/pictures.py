@@ -48,8 +48,8 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
         (C, H, W), uint8 for pictures and uint8 files, else float32.
 
     Raises:
-        OptionError: the shape is not that of an image.
-        FileError: the file cannot be read, or Pillow is not installed.
+        OptionError: the shape is not that of an image, or Pillow is not installed.
+        FileError: the file cannot be read.
         DataError: the file does not have the model's units, or holds values that are not finite.
     """
     path = Path(path)
@@ -65,7 +65,8 @@ def image_size(path: str | Path) -> tuple[int, int]:
     """The (height, width) that a file for :func:`read_image` has by itself.
 
     Raises:
-        FileError: the file cannot be read, or Pillow is not installed.
+        FileError: the file cannot be read.
+        OptionError: Pillow is not installed.
     """
     path = Path(path)
     if path.suffix.lower() == ".npy":
@@ -88,7 +89,8 @@ def read_picture(path: Path, size: tuple[int, int] | None = None) -> npt.NDArray
             at 1/2, 1/4 or 1/8 of its own first, which takes less time.
 
     Raises:
-        FileError: the picture cannot be read, or Pillow is not installed.
+        FileError: the picture cannot be read.
+        OptionError: Pillow is not installed.
     """
     from_file = functools.partial(_planes, size=size)
     return _opened(path, from_file, None if size is None else 2 * max(size))
@@ -104,8 +106,8 @@ def read_mask(path: Path, size: tuple[int, int] | None = None) -> npt.NDArray[np
         size: (height, width) to which it is resized; a position takes the number of the nearest one.
 
     Raises:
-        FileError: the mask cannot be read, it has colours, values above 255, or loses some of them (JPEG); or Pillow is
-            not installed.
+        FileError: the mask cannot be read, it has colours, values above 255, or loses some of them (JPEG).
+        OptionError: Pillow is not installed.
     """
     from_file = functools.partial(_class_numbers, path=path, size=size)
     return _opened(path, from_file)
@@ -135,7 +137,8 @@ def save_mask(path: Path, classes: npt.NDArray[np.uint8], size: tuple[int, int] 
         size: (height, width) to which it is resized, as by :func:`read_mask`.
 
     Raises:
-        FileError: it cannot be written, or Pillow is not installed.
+        FileError: it cannot be written.
+        OptionError: Pillow is not installed.
     """
     _require_pillow(path)
     from PIL import Image
@@ -170,7 +173,8 @@ def picture_form(path: Path, *, has_size: bool = True, is_whole: bool = False) -
         is_whole: whether all of the picture is decoded, to see that it can be.
 
     Raises:
-        FileError: the picture cannot be read, or Pillow is not installed.
+        FileError: the picture cannot be read.
+        OptionError: Pillow is not installed.
     """
 
     def form(picture: Any) -> tuple[int, int, int]:
@@ -279,9 +283,9 @@ def _read_array(path: Path, units: int) -> npt.NDArray[Any]:
 
 
 def _require_pillow(path: Path) -> None:
-    """Pillow is an optional extra."""
+    """Pillow is an optional extra; that it is missing is no FileError, since it is the fault of no picture."""
     if importlib.util.find_spec("PIL") is None:
-        raise FileError(str(path), "reading or resizing pictures needs Pillow", hint='pip install "blobnet[images]"')
+        raise OptionError(str(path), "reading or resizing pictures needs Pillow", hint='pip install "blobnet[images]"')
 
 
 def _planes(picture: Any, size: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:

@@ -287,7 +287,7 @@ def _outputs_of_pictures(
             try:
                 samples.append(read_image(each.name, model.graph.input.shape.dimensions))
                 read.append(each)
-            except BlobnetError as error:
+            except (DataError, FileError) as error:
                 errors.append(error)
         if not read:
             return [], [], errors

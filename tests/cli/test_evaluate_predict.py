@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 from pathlib import Path
 
 import h5py
@@ -235,6 +236,16 @@ def test_a_bad_picture_does_not_cost_the_others(run, trained, images) -> None:
     assert errors[1].startswith("error: two.npy: the array must have the axes (units, height, width) with 1 units.")
     assert errors[2].startswith("error: text.png: the picture must be readable and whole.")
     assert len(errors) == 3
+
+
+def test_without_pillow(run, trained, monkeypatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("a.png", "b.png"):
+        image.fromarray(np.zeros((8, 8), np.uint8)).save(name)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    result = run("predict", trained, "a.png", "b.png")
+    error = 'error: a.png: reading or resizing pictures needs Pillow. Hint: pip install "blobnet[images]"\n'
+    assert (result.status, result.err) == (1, error)
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,9 @@ def test_metrics_of_the_validation_data(device: Device) -> None:
     assert report.class_names == model.class_names
     assert (scores.argmax(axis=1) == held_out[1]).sum() == np.trace(report.matrix)
     with pytest.raises(
-        OptionError, match=r"fit: metrics are .* validation data that are no stream\. Received validation=None"
+        OptionError,
+        match=r"fit: metrics are .* validation data that are no stream\. Received validation=None\. "
+        r"Hint: validation=0\.1 holds a tenth out\.$",
     ):
         fit(tiny_model(), device, [], metrics=["f1"])
 

@@ -560,6 +560,8 @@ def changed(array: np.ndarray, index: Any, value: Any, dtype: Any = None) -> np.
     ("x", "y", "classes", "text"),
     [
         ([[1.0]], Y, 3, "x must be a numpy array. Received type=list. Hint: numpy.asarray(x)"),
+        ("pics", Y, 3, "x must be a numpy array. Received type=str. Hint: data = blobnet.datasets.load('pics') reads"),
+        (Path("pics"), Y, 3, "Path. Hint: data = blobnet.datasets.load('pics') reads files: data.train.x and "),
         (X, [0], 3, "y must be a numpy array. Received type=list. Hint: numpy.asarray(y)"),
         (X.astype(object), Y, 3, "x must hold real numbers. Received dtype=object. Hint: convert it"),
         (X.astype(complex), Y, 3, "x must hold real numbers. Received dtype=complex128."),
@@ -935,14 +937,19 @@ def test_unreadable_picture_is_named(tmp_path: Path, suffix: str, keep: int) -> 
         assert str(caught.value).endswith(hint)
 
 
-def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("settings", [{}, {"skip_unreadable": True}])
+def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> None:
     path = save(tmp_path / "a" / "1.png", noise(3, 3))
+    save(tmp_path / "a" / "2.png", noise(3, 3))
     np.save(tmp_path / "a.npy", noise(3, 3))
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with failing(FileError, f'{path}: reading or resizing pictures needs Pillow. Hint: pip install "blobnet[images]"'):
-        datasets.load(tmp_path)
+    rule = (
+        rf'^{re.escape(str(path))}: reading or resizing pictures needs Pillow\. Hint: pip install "blobnet\[images\]"$'
+    )
+    with pytest.raises(OptionError, match=rule):
+        datasets.load(tmp_path, **settings)
     assert datasets.read_image(tmp_path / "a.npy", (1, 3, 3)).shape == (1, 3, 3)
-    with failing(FileError, "a.npy: reading or resizing pictures needs Pillow"):
+    with failing(OptionError, "a.npy: reading or resizing pictures needs Pillow"):
         datasets.read_image(tmp_path / "a.npy", (1, 4, 4))
 
 

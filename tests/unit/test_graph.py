@@ -211,6 +211,12 @@ def test_a_sequence_holds_layers_only() -> None:
         sequential([layers.Input(3), "relu"])  # type: ignore[list-item]
 
 
+def test_a_sequence_holds_no_classes() -> None:
+    rule = r"Sequential: .*layers=\['Input', '\w+', 'Dense'\]\. Hint: Flatten is a class: write Flatten\(\), with the "
+    with pytest.raises(OptionError, match=rule):
+        sequential([layers.Input(1, 8, 8), layers.Flatten, layers.Dense(3)])  # type: ignore[list-item]
+
+
 def test_neighbours_must_fit() -> None:
     rule = r"conv2d_1 \(Conv2D\): the dilated filter must fit the padded input\. Received input=\(1, 2, 2\)"
     with pytest.raises(ShapeError, match=rule):

@@ -118,6 +118,7 @@ def test_metrics_by_name_and_of_ones_own() -> None:
         ),
         (["map"], r"Received metric=map\. Hint: known names: auc, "),
         (["precison"], r"Hint: did you mean 'precision'\?"),
+        (["accuracy"], r"Received metric=accuracy\. Hint: leave it out: accuracy is always measured\.$"),
         ([3], r"metrics: each metric must be a name or a function of \(labels, scores\)\. Received metric=3\."),
         (["f1", metrics.f1], r"metrics: each metric must have a name of its own.* Received name=f1\."),
     ):

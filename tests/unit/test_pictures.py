@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from blobnet import datasets
+from blobnet.datasets import picture_workers
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.picture_workers import PictureWorkers
 from blobnet.datasets.pictures import read_picture
@@ -192,6 +193,16 @@ def test_workers_that_cannot_start(paths: list[Path], monkeypatch: pytest.Monkey
     assert read(source, [0]).any()
     with pytest.raises(OptionError, match=re.escape("workers: it must be 0 or more. Received workers=-1.")):
         PictureSource(paths, (8, 8), 3, -1)
+
+
+def test_workers_without_pillow(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    program = f"import sys\nsys.modules['PIL'] = None\n{picture_workers._PROGRAM}"
+    monkeypatch.setattr(picture_workers, "_PROGRAM", program)
+    rule = re.escape(f'{paths[0]}: reading or resizing pictures needs Pillow. Hint: pip install "blobnet[images]"')
+    with pytest.raises(OptionError, match=f"^{rule}$"):
+        PictureWorkers(1).forms(paths, has_size=True, is_whole=False)
+    with pytest.raises(OptionError, match=f"^{rule}$"):
+        read(PictureSource(paths, (8, 8), 3, 1), [0])
 
 
 def test_ctrl_c_leaves_nothing(paths: list[Path], tmp_path: Path) -> None:
