@@ -17,8 +17,13 @@ from blobnet.errors import FileError, OptionError, first_few
 from blobnet.plan_report import readable
 from blobnet.regular import check_regular
 
+#: What HDF5 files begin with.
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+HDF5, ONNX, SAFETENSORS = "an HDF5 file", "an ONNX file, by its name", "a safetensors file"
+UNKNOWN = "no format that blobnet knows"
 #: What files of other formats begin with.
-_FOREIGN = {
+_KINDS = {
+    HDF5_SIGNATURE: HDF5,
     b"PK\x03\x04": "a zip archive (.npz, .keras or PyTorch)",
     b"\x80": "a Python pickle (an old PyTorch file?)",
     b"\x93NUMPY": "a .npy array",
@@ -27,6 +32,13 @@ _FOREIGN = {
     b"\xff\xd8\xff": "a JPEG picture",
     b"version https://git-lfs": "a Git LFS pointer (run: git lfs pull)",
     b"<": "a web page or XML",
+}
+
+#: What reads files that hold networks or weights, where something else is expected.
+_READERS = {
+    HDF5: "blobnet.load reads a model that blobnet wrote.",
+    ONNX: "blobnet.onnx.load reads it, and so do blobnet plan and blobnet predict.",
+    SAFETENSORS: "model.load_safetensors reads its weights, of a network with the same layers.",
 }
 
 #: The ends of the names of files that PyTorch writes as pickles.
@@ -277,9 +289,14 @@ def opening(path: str | os.PathLike[str]) -> tuple[bytes, int]:
         raise FileError(subject, f"the file cannot be read: {error.strerror or error}") from error
 
 
-def kind_of(start: bytes) -> str:
-    """What a file that begins so seems to be."""
-    return next((kind for magic, kind in _FOREIGN.items() if start.startswith(magic)), "no format that blobnet knows")
+def kind_of(path: str | os.PathLike[str], start: bytes) -> tuple[str, str | None]:
+    """What a file that begins so seems to be, and a hint at what reads it."""
+    kind = next((kind for magic, kind in _KINDS.items() if start.startswith(magic)), UNKNOWN)
+    if start[4:10] == b'\0\0\0\0{"':  # Behind the length of a header, in 8 bytes.
+        kind = SAFETENSORS
+    elif kind == UNKNOWN and Path(path).suffix == ".onnx":  # Which begins with nothing of its own.
+        kind = ONNX
+    return kind, pickle_hint(path) if Path(path).suffix in PICKLES else _READERS.get(kind)
 
 
 def pickle_hint(path: str | os.PathLike[str]) -> str:

@@ -21,7 +21,6 @@ from blobnet.errors import BlobnetError, FileError
 from blobnet.files import listed
 from blobnet.plan_report import readable
 
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: What HDF5 says where a process opens a file a second time, in another way.
 _OPEN_ALREADY = ("locking flag values don't match", "already open")
 #: What a model file says that it is, as its attribute ``format``.
@@ -53,11 +52,10 @@ def check_source(path: str | os.PathLike[str]) -> int:
     start, size = files.opening(path)
     if not start:
         raise FileError(str(path), "a model file must be HDF5, but this file is empty")
-    if _SIGNATURE.startswith(start[:8]) or h5py.is_hdf5(path):
+    if files.HDF5_SIGNATURE.startswith(start[:8]) or h5py.is_hdf5(path):
         return size
-    rule = f"a model file must be HDF5, but this is {files.kind_of(start)}"
-    hint = files.pickle_hint(path) if Path(path).suffix in files.PICKLES else None
-    raise FileError(str(path), rule, hint=hint, begins=start[:16])
+    kind, hint = files.kind_of(path, start)
+    raise FileError(str(path), f"a model file must be HDF5, but this is {kind}", hint=hint, begins=start[:16])
 
 
 @contextlib.contextmanager

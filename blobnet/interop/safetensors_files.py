@@ -74,9 +74,13 @@ def _package(subject: str) -> Any:
 
 def _check_beginning(path: str | os.PathLike[str], subject: str) -> None:
     start, _ = files.opening(path)
-    if Path(path).suffix in files.PICKLES or start.startswith(_BEGINNINGS):
+    kind, hint = files.kind_of(path, start)
+    # NOTE: a header of 128 bytes, or of some 256 more, begins as a pickle does.
+    if Path(path).suffix in files.PICKLES or (kind != files.SAFETENSORS and start.startswith(_BEGINNINGS)):
         rule = "weights are not read from pickles, which can run any code"
         raise FileError(subject, rule, hint=files.pickle_hint(path))
+    if kind not in (files.SAFETENSORS, files.UNKNOWN):
+        raise FileError(subject, f"weights must lie in a safetensors file, but this is {kind}", hint=hint)
 
 
 def _read(subject: str, file: Any, graph: Graph) -> dict[str, FloatArray]:

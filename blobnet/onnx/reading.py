@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from blobnet import files
 from blobnet.errors import FileError, OptionError, first_few
 from blobnet.onnx import host
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.values import Array
-from blobnet.regular import check_regular
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -63,13 +63,14 @@ def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) 
 
     Raises:
         FileError: the file is missing, damaged or none of ONNX; its external data is missing, too short or elsewhere.
-        OptionError: the package ``onnx`` is missing.
+        OptionError: it is no path and no model, or the package ``onnx`` is missing.
     """
     onnx, folder = package(), None
     model: Any = file
-    if isinstance(file, str | os.PathLike):
-        subject, folder = subject or str(file), Path(file).resolve().parent
-        model = _parsed(Path(file), subject)
+    if not isinstance(model, onnx.ModelProto):
+        own = files.subject_of(file)
+        subject, folder = subject or own, Path(own).resolve().parent
+        model = _parsed(Path(own), subject)
     subject = subject or "onnx"
     check(model, subject)
     for tensor in _tensors(model):
@@ -86,9 +87,11 @@ def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) 
 
 def _parsed(path: Path, subject: str) -> Any:
     """The model that the bytes of a file are."""
+    start, size = files.opening(path)
+    kind, hint = files.kind_of(path, start)
+    if kind not in (files.ONNX, files.UNKNOWN):
+        raise FileError(subject, f"the file must be an ONNX model, but this is {kind}", hint=hint)
     try:
-        check_regular(path)
-        size = path.stat().st_size
         data = path.read_bytes() if 0 < size < 2**31 else b""
     except OSError as error:
         raise FileError(subject, "the file must be one that can be read", cause=error) from error

@@ -113,7 +113,7 @@ def test_published_weights(run, tmp_path) -> None:
         (["a.h5", "b.tflite"], "b.tflite: the name must end in one of .weights.h5, .safetensors, .onnx, .h5."),
         (["a.npz", "b.h5"], "a.npz: the name must end in one of .weights.h5, .safetensors, .onnx, .h5."),
         (["a.h5", "a.h5"], "a.h5: there is such a file already. Hint: --overwrite replaces it."),
-        (["none.onnx", "b.h5"], "none.onnx: the file must be one that can be read"),
+        (["none.onnx", "b.h5"], "none.onnx: there must be such a file."),
         (["none.h5", "b.onnx"], "none.h5: there must be such a file"),
         (["junk.h5", "b.onnx"], "junk.h5: a model file must be HDF5, but this is no format that blobnet knows."),
         (["a.h5", "none/b.onnx"], "none/b.onnx: the folder of the file must exist"),

@@ -352,3 +352,6 @@ def test_inspect_refuses_what_is_no_model(run) -> None:
     Path("notes.h5").write_text("just text")
     message = "error: notes.h5: a model file must be HDF5, but this is no format that blobnet knows."
     assert run("inspect", "notes.h5").err.startswith(message)
+    Path("notes.onnx").write_bytes(b"\x08\x09")
+    hint = "Hint: blobnet.onnx.load reads it, and so do blobnet plan and blobnet predict.\n"
+    assert run("inspect", "notes.onnx").err.endswith(hint)

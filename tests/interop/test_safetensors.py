@@ -363,6 +363,32 @@ def test_pickles_are_refused(tmp_path: Path, name: str, start: bytes) -> None:
     assert lines + f"'{Path(name).stem}.safetensors')" in str(caught.value)
 
 
+@pytest.mark.parametrize("length", [0x80, 0x180])
+def test_lengths_that_pickles_begin_with(tmp_path: Path, length: int) -> None:
+    header = b'{"__metadata__":{"by":"hand"}}'.ljust(length)
+    (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", length) + header)
+    with pytest.raises(FileError, match="the tensors of the file must be those of the network"):
+        small().load_safetensors(tmp_path / "m.safetensors")
+
+
+def test_other_files_hold_no_weights(tmp_path: Path) -> None:
+    small().save(tmp_path / "m.h5")
+    rule = (
+        r"m\.h5: weights must lie in a safetensors file, but this is an HDF5 file\. Hint: blobnet\.load reads a model"
+    )
+    with pytest.raises(FileError, match=rule):
+        small().load_safetensors(tmp_path / "m.h5")
+
+
+def test_files_of_weights_are_no_models(tmp_path: Path) -> None:
+    small().save_safetensors(tmp_path / "m.safetensors")
+    rule = (
+        r"must be HDF5, but this is a safetensors file\. Received .* Hint: model\.load_safetensors reads its weights, "
+    )
+    with pytest.raises(FileError, match=rule):
+        bn.load(tmp_path / "m.safetensors")
+
+
 def test_model_files_that_are_pickles_are_refused_with_the_lines(tmp_path: Path) -> None:
     """Where a model is asked for, as by ``--init-from``, and not weights alone."""
     (tmp_path / "model.pt").write_bytes(b"PK\x03\x04" + bytes(100))

@@ -69,7 +69,9 @@ def test_package_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_file_that_is_missing_or_empty(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="the file must be one that can be read"):
+    (tmp_path / "other.onnx").touch()
+    rule = r"none\.onnx: there must be such a file\. Hint: in that folder are other\.onnx\.$"
+    with pytest.raises(FileError, match=rule):
         bn.onnx.load(tmp_path / "none.onnx")
     (tmp_path / "empty.onnx").write_bytes(b"")
     with pytest.raises(FileError, match=r"an ONNX file must have some bytes, and less than 2 GiB. Received bytes=0"):
@@ -78,6 +80,24 @@ def test_file_that_is_missing_or_empty(tmp_path: Path) -> None:
         file.truncate(2**31)  # Takes no room on the disk.
     with pytest.raises(FileError, match=r"less than 2 GiB. Received bytes=2147483648"):
         bn.onnx.load(tmp_path / "large.onnx")
+
+
+def test_what_is_no_onnx_file(tmp_path: Path) -> None:
+    model = bn.Sequential([bn.layers.Input(2), bn.layers.Dense(2)])
+    model.save(tmp_path / "m.h5")
+    rule = r"m\.h5: the file must be an ONNX model, but this is an HDF5 file\. Hint: blobnet\.load reads a model that "
+    for use in (bn.onnx.load, bn.onnx.Session):
+        with pytest.raises(FileError, match=rule):
+            use(tmp_path / "m.h5")
+    with pytest.raises(OptionError, match=r"^file: it must be a path: a text, or a pathlib\.Path\."):
+        bn.onnx.load(3)  # type: ignore[arg-type]
+
+
+def test_onnx_files_are_no_model_files(tmp_path: Path) -> None:
+    path = saved(tmp_path, _small())
+    rule = r"\.onnx: a model file must be HDF5, but this is an ONNX file, by its name\. Received begins=.*\. "
+    with pytest.raises(FileError, match=rule + r"Hint: blobnet\.onnx\.load reads it, and so do blobnet plan and "):
+        bn.load(path)
 
 
 def test_files_that_are_cut_off(tmp_path: Path) -> None:
