@@ -43,7 +43,7 @@ class BlobnetError(Exception):
         subject: what failed: a layer (``conv1 (Conv2D)``), an option (``--device``), a file.
         rule: what must hold, as a sentence without its full stop.
         hint: what the reader can do about it.
-        received: the values that broke the rule, by name.
+        received: the values that broke the rule, by name; the first may have none but ``received``, which is not said.
     """
 
     def __init__(self, subject: str, rule: str, *, hint: str | None = None, **received: object) -> None:
@@ -68,7 +68,8 @@ def printable(text: str) -> str:
 def _message(subject: str, rule: str, hint: str | None, received: Mapping[str, object]) -> str:
     message = f"{subject}: {rule}."
     if received:
-        message += " Received " + ", ".join(f"{name}={value}" for name, value in received.items()) + "."
+        values = ", ".join(f"{name}={value}" for name, value in received.items())
+        message += f" Received {values.removeprefix('received=')}."
     return f"{message}{_HINT}{hint}" if hint else message
 
 
@@ -177,7 +178,9 @@ def near_matches(name: str, known: list[str]) -> str:
     """A hint: the known names that look like ``name``, or all of them if none does."""
     import difflib
 
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    # NOTE: without the dashes of options, which all of them have in common.
+    bare = {item.lstrip("-"): item for item in known}
+    near = difflib.get_close_matches(name.lstrip("-"), bare, n=3, cutoff=0.5)
     if near:
-        return f"did you mean {' or '.join(repr(match) for match in near)}?"
+        return f"did you mean {' or '.join(repr(bare[match]) for match in near)}?"
     return "known names: " + ", ".join(sorted(known)) + "."

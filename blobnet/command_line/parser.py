@@ -26,7 +26,9 @@ class Parser(argparse.ArgumentParser):
         name = arguments[0].partition("=")[0]
         options = [option for option in self._option_string_actions if option.startswith("--")]
         meant = [option for option in options if _initials(option) == name.strip("-")]
-        hint = f": {near_matches(meant[0] if meant else name, meant or options)}" if name.startswith("-") else ""
+        near = near_matches(meant[0] if meant else name, meant or options)
+        # All of the options stand in the help, which the error names.
+        hint = f": {near}" if name.startswith("-") and near.startswith("did you mean") else ""
         self.error(f"unknown argument {arguments[0]!r}{hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

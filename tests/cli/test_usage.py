@@ -56,6 +56,8 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
         ([*DIGITS, "--step-epochs", "1"], "--step-epochs needs --schedule step"),
         ([*DIGITS, "--lr", "0.1"], "unknown argument '--lr': did you mean '--learning-rate'?"),
         ([*DIGITS, "-lr=0.1"], "unknown argument '-lr=0.1': did you mean '--learning-rate'?"),
+        (["predict", "a.h5", "a.png", "--topp", "3"], "unknown argument '--topp': did you mean '--top'?\n"),
+        ([*DIGITS, "--input-shape", "1"], "unknown argument '--input-shape'\n"),
         ([*DIGITS, "--bs", "3"], "unknown argument '--bs': did you mean '--batch-size'?"),
         (["plan", "lenet5", "--input-shape", "1,0,2"], "argument --input-shape: it must be units,height,width such as"),
         (

@@ -80,7 +80,7 @@ def test_mistakes() -> None:
         OptionError, match=r"^expp: the language has no such function\. Hint: did you mean 'exp' or 'expm1'\?"
     ):
         build.apply("expp", a)
-    with pytest.raises(OptionError, match=r"^aggregation: must be one of \+ \* > <\. Received received=max\.$"):
+    with pytest.raises(OptionError, match=r"^aggregation: must be one of \+ \* > <\. Received max\.$"):
         build.contraction("max", O[a], None, a)
 
 

@@ -86,6 +86,6 @@ def test_a_source_that_does_not_know_its_length(device: Device) -> None:
             raise OSError("gone")
 
     model = bn.Sequential([layers.Input(3), layers.Dense(2)])
-    rule = r"x: the source must say how many samples it has\. Received received=Endless, cause=OSError: gone"
+    rule = r"x: the source must say how many samples it has\. Received Endless, cause=OSError: gone"
     with pytest.raises(DataError, match=rule):
         model.fit(Endless(np.ones((4, 3))), np.zeros(4, int), device=device, verbose=False)

@@ -654,7 +654,7 @@ X, Y = data(6)
         (
             lambda: _fit(X, Y, augment={"picture": "flip"}),
             r"augment: the samples of one input may change, which goes by its name\. "
-            r"Received received=picture",
+            r"Received picture",
         ),
         (
             lambda: _fit(X, Y, augment={"image": "mixup"}),

@@ -390,7 +390,7 @@ def test_a_rank_needs_at_most_its_gradients_more_than_one_device_for_the_same_sa
 
 
 def test_reductions_have_names(device: Device) -> None:
-    with pytest.raises(OptionError, match=r"reduction: it must be ordered or fast\. Received received=quick"):
+    with pytest.raises(OptionError, match=r"reduction: it must be ordered or fast\. Received quick"):
         plain_model().fit(X, Y, reduction="quick", device=device)
 
 

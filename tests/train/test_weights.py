@@ -114,7 +114,7 @@ def test_class_weights_by_name_or_number() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ("balance", "class_weights: weights by name must be 'balanced'. Received received=balance. Hint: did you mean"),
+        ("balance", "class_weights: weights by name must be 'balanced'. Received balance. Hint: did you mean"),
         ({"cow": 1}, "class_weights: each class must be one of the model's names, or a number from 0 to 2. Received"),
         ({"catt": 1}, "Received class='catt'. Hint: did you mean 'cat'?"),
         ({3: 1}, "Received class=3."),

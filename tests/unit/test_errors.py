@@ -69,6 +69,9 @@ def test_near_matches() -> None:
     assert near_matches("Conv3D", known) == "did you mean 'Conv2D' or 'Conv1D'?"
     assert near_matches("xyz", known) == "known names: Conv1D, Conv2D, Dense, Dropout."
     assert len(near_matches("Conv", ["Conv" + letter for letter in "abcdef"]).split(" or ")) == 3
+    options = ["--top", "--npz", "--json", "--help"]
+    assert near_matches("--topp", options) == "did you mean '--top'?"
+    assert near_matches("--input-shape", options) == "known names: --help, --json, --npz, --top."
     assert known == ["Conv2D", "Conv1D", "Dense", "Dropout"]
 
 
@@ -88,11 +91,10 @@ def test_first_few(count: int, expected: str) -> None:
 )
 def test_no_terminal_takes_what_is_said_for_a_command(text: str, shown: str) -> None:
     assert (
-        str(OptionError(text, text, received=text, hint=text))
-        == f"{shown}: {shown}. Received received={shown}. Hint: {shown}"
+        str(OptionError(text, text, received=text, hint=text)) == f"{shown}: {shown}. Received {shown}. Hint: {shown}"
     )
     with pytest.warns(BlobnetWarning) as caught:
         warn("it", "must be so", received=text)
-    assert str(caught[0].message) == f"it: must be so. Received received={shown}."
+    assert str(caught[0].message) == f"it: must be so. Received {shown}."
     place = ContractionError.at(f"O = {text.partition(chr(10))[0]} +", 4, 5, "it must be a sign")
     assert str(place).replace("\n", "").isprintable()

@@ -170,7 +170,7 @@ def test_broken_descriptions(broken: list[dict[str, object]]) -> None:
 
 def test_a_model_has_the_inputs_that_its_outputs_need() -> None:
     first, second = layers.Input(3)(), layers.Input(3)()
-    with pytest.raises(OptionError, match=r"Model: each of the outputs must be another node\. Received received="):
+    with pytest.raises(OptionError, match=r"Model: each of the outputs must be another node\. Received "):
         from_nodes(first, [first, first])
     with pytest.raises(OptionError, match=r"Model: inputs must be one node, or several ones in a list or by name"):
         from_nodes([], first)
@@ -178,7 +178,7 @@ def test_a_model_has_the_inputs_that_its_outputs_need() -> None:
         from_nodes(first, first + second)
     with pytest.raises(OptionError, match=r"Model: the outputs must depend on exactly the input that is given"):
         from_nodes(first, layers.Dense(3)(second))
-    with pytest.raises(OptionError, match=r"Model: outputs must be one node, .* Received received=\['Dense'\]"):
+    with pytest.raises(OptionError, match=r"Model: outputs must be one node, .* Received \['Dense'\]"):
         from_nodes(first, [layers.Dense(3)])  # type: ignore[list-item]
 
 
