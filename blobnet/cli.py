@@ -22,6 +22,7 @@ from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
 from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError, OptionError, PlanError, ShapeError
 from blobnet.interrupt import STATUS, TERMINATED, WORD, Terminated, as_exception, at_once
+from blobnet.picture_kinds import PICTURE_KINDS
 from blobnet.tuning import LEVELS
 
 #: What all ranks do that mpiexec starts; of anything else the first does all.
@@ -533,8 +534,8 @@ def _add_predict(parser: Parser) -> None:
         "images",
         metavar="IMAGE",
         nargs="+",
-        help="a PNG or JPEG picture (needs Pillow), a .npy array, a folder of these, or a .npz, HDF5 or .npy file of "
-        "samples (x_test, else x)",
+        help=f"a {PICTURE_KINDS} picture (needs Pillow), a .npy array, a folder of these, or a .npz, HDF5 or .npy file "
+        "of samples (x_test, else x)",
     )
     parser.add_argument(
         "--top", metavar="K", type=option_types.count, default=1, help="show the K best classes of each (default: 1)"

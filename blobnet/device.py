@@ -34,7 +34,7 @@ from blobnet.bundle import bundled
 from blobnet.cache import cache_folder, has_room, is_usable, read_entry, temporary_folder, write_entry
 from blobnet.cores import usable_cores
 from blobnet.device_model import Answers, DeviceModel, model_of
-from blobnet.errors import BuildError, DeviceError, FileError, OptionError, OutOfMemoryError, near_matches
+from blobnet.errors import BuildError, DeviceError, FileError, OptionError, OutOfMemoryError, near_matches, nearest
 from blobnet.kernel_call import PRECISIONS, Tuning
 from blobnet.opencl import cl
 from blobnet.recent import Recent
@@ -381,9 +381,9 @@ def choose(name: str | None = None) -> DeviceInfo:
         return max(found, key=_rank)
     matches = [info for info in found if _matches(info, name)]
     if not matches:
-        near = near_matches(name, [info.name for info in found] + [info.platform for info in found])
+        near = nearest(name, [info.name for info in found] + [info.platform for info in found])
         listed = f"devices here: {'; '.join(str(info) for info in found)}."
-        hint = f"{near} {listed}" if near.startswith("did you mean") else listed
+        hint = f"{near} {listed}" if near else listed
         raise DeviceError(subject, "the device must be one that OpenCL lists", device=name, hint=hint)
     return max(matches, key=_rank)
 

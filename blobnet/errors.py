@@ -176,11 +176,14 @@ def counted(count: int, noun: str) -> str:
 
 def near_matches(name: str, known: list[str]) -> str:
     """A hint: the known names that look like ``name``, or all of them if none does."""
+    return nearest(name, known) or "known names: " + ", ".join(sorted(known)) + "."
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """A hint: the known names that look like ``name``, if there are any."""
     import difflib
 
     # NOTE: without the dashes of options, which all of them have in common.
     bare = {item.lstrip("-"): item for item in known}
     near = difflib.get_close_matches(name.lstrip("-"), bare, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(repr(bare[match]) for match in near)}?"
-    return "known names: " + ", ".join(sorted(known)) + "."
+    return f"did you mean {' or '.join(repr(bare[match]) for match in near)}?" if near else None

@@ -265,10 +265,12 @@ def subject_of(path: object) -> str:
     """How errors name a file.
 
     Raises:
-        OptionError: it is no path.
+        OptionError: it is no path, or an empty one.
     """
     if not isinstance(path, str | os.PathLike):
         raise OptionError("file", "it must be a path: a text, or a pathlib.Path", received=repr(path))
+    if not os.fspath(path):
+        raise OptionError("file", "it must be a path, but it is an empty text")
     return str(path)
 
 

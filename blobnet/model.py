@@ -1173,6 +1173,9 @@ def check_model(value: object, subject: str) -> None:
 
 def check_class_names(network: graph.Graph, class_names: Sequence[str]) -> tuple[str, ...]:
     """The names of a network's outputs, if there are any; OptionError unless there is one for each."""
+    if isinstance(class_names, str):
+        rule, hint = "they must be a list of names", 'class_names=["cat", "dog"], for example.'
+        raise OptionError("class_names", rule, received=repr(class_names), hint=hint)
     names = tuple(class_names)
     if names and len(network.exits) > 1:
         rule = "only a model with one output has names of its classes"

@@ -21,9 +21,9 @@ from blobnet.datasets.source import KEPT_BYTES, Source
 from blobnet.datasets.user_data import largest_class
 from blobnet.errors import DataError, FileError, OptionError, first_few, warn
 from blobnet.geometry import is_int
+from blobnet.picture_kinds import PICTURE_KINDS, PICTURE_SUFFIXES
 from blobnet.regular import check_regular
 
-PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 TABLE_SUFFIXES = (".csv",)
 #: Files that name the classes in the order of their numbers: a name a line, or JSON with the number of each name.
 CLASS_FILE, CLASS_INDEX = "classes.txt", "class_index.json"
@@ -41,8 +41,6 @@ PICTURES, MASKS, MASK_SUFFIXES = "images", "masks", (".png", ".bmp")
 
 #: Pictures that cannot be read which an error or a warning names.
 _MOST_NAMED = 20
-
-_KINDS = "PNG, JPEG, WebP or BMP"
 
 #: Pictures with their class numbers, and pictures with the files of their masks.
 Pictures = list[tuple[Path, int]]
@@ -98,7 +96,10 @@ def read_image_folder(
         masked: dict[str, Masked] = {part: _find_masked(folders[part]) for part in folders}
         return _masked_dataset(folder, masked, size, workers, skip_unreadable, units)
     if not trained:
-        raise DataError(str(folders["train"]), f"it must hold one folder of {_KINDS} pictures for each class")
+        rule, hint = f"it must hold one folder of {PICTURE_KINDS} pictures for each class", None
+        if not is_split and _files(folder, PICTURE_SUFFIXES):
+            hint = f"pictures lie in it itself: if they are those of one class, give the folder above, {folder.parent}."
+        raise DataError(str(folders["train"]), rule, hint=hint)
     class_names = _listed_classes(folder) or trained
     for name in trained:
         if name not in class_names:
@@ -235,7 +236,7 @@ def _find_pictures(folder: Path, part: str, class_names: Sequence[str]) -> Pictu
             raise DataError(str(subfolder), rule, classes=class_names)
         pictures = _files(subfolder, PICTURE_SUFFIXES)
         if not pictures:
-            raise DataError(str(subfolder), f"the folder of a class must hold {_KINDS} pictures")
+            raise DataError(str(subfolder), f"the folder of a class must hold {PICTURE_KINDS} pictures")
         found += [(path, class_names.index(subfolder.name)) for path in pictures]
     return found
 
@@ -254,7 +255,7 @@ def _find_masked(folder: Path) -> Masked:
             raise DataError(str(folder), f"it must hold the folders {PICTURES} and {MASKS}", missing=name)
     pictures = _files(folder / PICTURES, PICTURE_SUFFIXES)
     if not pictures:
-        raise DataError(str(folder / PICTURES), f"it must hold {_KINDS} pictures")
+        raise DataError(str(folder / PICTURES), f"it must hold {PICTURE_KINDS} pictures")
     masks = {path.stem: path for path in _files(folder / MASKS, MASK_SUFFIXES)}
     missing = [path for path in pictures if path.stem not in masks]
     if missing:

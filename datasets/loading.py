@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from blobnet.datasets.user_data import (
     read_npy,
     read_npz,
 )
-from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.errors import FileError, OptionError, near_matches, nearest
 
 _RULE = "it must be a known name, or the path of a file or folder"
 
@@ -89,15 +90,15 @@ def load(
 def _read_path(name_or_path: str | Path, path: Path) -> Dataset:
     """A user's own arrays."""
     suffix = path.suffix.lower()
-    if not path.exists() and isinstance(name_or_path, str) and not suffix and len(path.parts) == 1:
-        raise OptionError(
-            "data set",
-            _RULE,
-            hint=near_matches(name_or_path.lower().replace("_", "-"), known_names()),
-            name=name_or_path,
-        )
     if not path.exists():
-        raise FileError(str(path), "there must be such a file or folder")
+        there: list[str] = []
+        with contextlib.suppress(OSError):
+            there = [item.name for item in path.parent.iterdir() if not item.name.startswith(".")]
+        near = nearest(path.name, there)
+        if name_or_path != path.name or suffix:  # It cannot be meant as a name.
+            raise FileError(str(path), "there must be such a file or folder", hint=near)
+        hint = nearest(path.name.lower().replace("_", "-"), known_names()) or near or near_matches("", known_names())
+        raise OptionError("data set", _RULE, hint=hint, name=name_or_path)
     if suffix in NPZ_SUFFIXES:
         return read_npz(path)
     if suffix in HDF5_SUFFIXES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, NoReturn
 
-from blobnet.errors import near_matches
+from blobnet.errors import near_matches, nearest
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,10 +26,9 @@ class Parser(argparse.ArgumentParser):
         name = arguments[0].partition("=")[0]
         options = [option for option in self._option_string_actions if option.startswith("--")]
         meant = [option for option in options if _initials(option) == name.strip("-")]
-        near = near_matches(meant[0] if meant else name, meant or options)
         # All of the options stand in the help, which the error names.
-        hint = f": {near}" if name.startswith("-") and near.startswith("did you mean") else ""
-        self.error(f"unknown argument {arguments[0]!r}{hint}")
+        near = nearest(meant[0] if meant else name, meant or options) if name.startswith("-") else None
+        self.error(f"unknown argument {arguments[0]!r}" + (f": {near}" if near else ""))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

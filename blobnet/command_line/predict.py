@@ -29,7 +29,7 @@ from blobnet.datasets.source import Source
 from blobnet.datasets.user_data import HDF5_SUFFIXES, NPY_SUFFIXES, NPZ_SUFFIXES, holds_npy, read_samples
 from blobnet.device import Device
 from blobnet.ends import by_name
-from blobnet.errors import BlobnetError, DataError, FileError, OptionError
+from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
 from blobnet.files import check_writable
 from blobnet.graph import Graph
 from blobnet.losses import CrossEntropy, Loss
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"{plain(answer.file):<{width}}  {'  '.join(said)}")
         return int(bool(failures))
     targets = " and ".join(str(path) for path in (*written.values(), options.masks) if path)
-    print(f"{count} {'pictures' if has_pictures else 'samples'}; saved {targets}")
+    print(f"{counted(count, 'picture' if has_pictures else 'sample')}; saved {targets}")
     return int(bool(failures))
 
 
@@ -282,7 +282,8 @@ def _outputs_of_pictures(
     world = World.started()
 
     def found(some: list[_Input]) -> tuple[list[_Input], list[FloatArray], list[BlobnetError]]:
-        read, samples, errors = [], [], []
+        read, samples = [], []
+        errors: list[BlobnetError] = []
         for each in some:
             try:
                 samples.append(read_image(each.name, model.graph.input.shape.dimensions))

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from blobnet import onnx
 from blobnet.command_line.text import plain
 from blobnet.datasets import read_image
-from blobnet.datasets.image_folder import PICTURE_SUFFIXES
 from blobnet.datasets.pictures import image_size
 from blobnet.datasets.user_data import (
     HDF5_SUFFIXES,
@@ -28,7 +27,8 @@ from blobnet.datasets.user_data import (
     read_samples,
 )
 from blobnet.device import Device
-from blobnet.errors import BlobnetError, DataError, FileError, OptionError
+from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
+from blobnet.picture_kinds import PICTURE_SUFFIXES
 
 _Array: TypeAlias = npt.NDArray[Any]
 #: What is shown of an array: all of up to so many values, else so many at each end of an axis.
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
             for name, values in results.items()
         }
         write_npz(options.npz, arrays)
-        print(f"outputs for {len(kept)} {'file' if is_one else 'files'}; saved {options.npz}")
+        print(f"outputs for {counted(len(kept), 'file')}; saved {options.npz}")
     return int(bool(failures))
 
 

@@ -74,6 +74,9 @@ def test_objects_classes_and_nothing() -> None:
 def test_what_is_no_path() -> None:
     with pytest.raises(OptionError, match=r"^file: it must be a path: a text, or a pathlib\.Path\. Received 3\.$"):
         bn.load(3)
+    for use in (bn.load, model().save):
+        with pytest.raises(OptionError, match=r"^file: it must be a path, but it is an empty text\.$"):
+            use("")
     with pytest.raises(OptionError, match=r"^file: it must be a path.*Received None"):
         bn.Sequential([layers.Input(2), layers.Dense(1)]).save(None)
 
@@ -375,6 +378,12 @@ def test_nodes_are_no_sequences() -> None:
 def test_what_is_taken_for_another_frameworks(wrong: Callable[[], object], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         wrong()
+
+
+def test_one_text_is_no_names_of_classes() -> None:
+    rule = r"^class_names: they must be a list of names\. Received 'abc'\. Hint: class_names=\[.cat., .dog.\], for exam"
+    with pytest.raises(OptionError, match=rule):
+        bn.Sequential([layers.Input(2), layers.Dense(3)], class_names="abc")
 
 
 def test_names_of_classes_belong_to_one_output() -> None:

@@ -185,11 +185,26 @@ def test_what_is_no_name(value: Any, kind: str) -> None:
         datasets.load(value)
 
 
+def test_names_near_those_of_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pics").mkdir()
+    with failing(FileError, "pic: there must be such a file or folder. Hint: did you mean 'pics'?"):
+        datasets.load("pic/")
+    with failing(OptionError, "Received name=pic. Hint: did you mean 'pics'?"):
+        datasets.load("pic")
+    with failing(OptionError, "Received name=mnits. Hint: did you mean 'mnist'"):
+        datasets.load("mnits")
+
+
 def test_paths_that_do_not_do(tmp_path: Path) -> None:
     with failing(FileError, "a.npz: there must be such a file or folder"):
         datasets.load(tmp_path / "a.npz")
     with failing(FileError, "here/digits: there must be such a file or folder"):
         datasets.load("here/digits")
+    (tmp_path / "pics").mkdir()
+    for wrong in (f"{tmp_path}/pic/", tmp_path / "pic"):
+        with failing(FileError, f"{tmp_path}/pic: there must be such a file or folder. Hint: did you mean 'pics'?"):
+            datasets.load(wrong)
     (tmp_path / "a.txt").write_text("1,2")
     rule = "a.txt: a data file must be a .npz, .npy, HDF5 or CSV file. Hint: its name must end in .npz, .npy, .h5, "
     with failing(FileError, rule):
@@ -919,6 +934,11 @@ def test_folders_that_do_not_do(tmp_path: Path) -> None:
         datasets.load(tmp_path)
     save(tmp_path / "train" / "a" / "1.png", noise(3, 3))
     save(tmp_path / "test" / "b" / "1.png", noise(3, 3))
+    hint = f"Hint: pictures lie in it itself: if they are those of one class, give the folder above, {tmp_path}/train."
+    with failing(
+        DataError, f"train/a: it must hold one folder of PNG, JPEG, WebP or BMP pictures for each class. {hint}"
+    ):
+        datasets.load(tmp_path / "train" / "a")
     with failing(DataError, "test/b: every class of the test split must be trained. Received classes=['a']"):
         datasets.load(tmp_path)
 
