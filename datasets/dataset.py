@@ -93,7 +93,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         count = " + ".join(str(len(split)) for split in (self.train, self.validation, self.test) if split is not None)
-        goal = f"{self.classes} classes" if self.classes else f"targets of {tuple(self.train.y.shape[1:])}"
+        shape = tuple(self.train.y.shape[1:])
+        goal = f"{self.classes} classes" if self.classes else f"targets of {shape}" if shape else "a target each"
         goal += f" for each of {self.positions} positions" if self.positions else ""
         return f"{self.name}: {count} samples of {self.shape}, {goal}"
 

@@ -551,6 +551,9 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
     if isinstance(options.loss, Mapping):
         rule = "losses go by the names of outputs where the arrays of a data set do"
         raise OptionError("--loss", rule, loss=", ".join(options.loss), data=data)
+    if not data.classes and options.loss is None and _look_like_classes(data.train.y):
+        said = f"the labels of {data.name} are of the type {data.train.y.dtype}, so they are targets, not classes"
+        print(f"note: {said}: whole numbers of an integer type are classes", file=sys.stderr)
     kind = LOSSES[options.loss] if options.loss else CrossEntropy if data.classes else MeanSquaredError
     if kind.takes_classes != bool(data.classes):
         wanted = "classes" if kind.takes_classes else "targets, not classes"
@@ -563,6 +566,12 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
         raise OptionError("--label-smoothing", "the loss must have one", loss=options.loss)
     smoothed: Any = kind
     return smoothed(label_smoothing=options.label_smoothing).ignoring(data.ignored_label)  # type: ignore[no-any-return]
+
+
+def _look_like_classes(targets: Any) -> bool:
+    """Whether targets in memory, one for each sample, are all whole numbers that are not negative."""
+    is_array = isinstance(targets, np.ndarray)
+    return is_array and targets.ndim == 1 and bool((targets >= 0).all() and (targets == np.rint(targets)).all())
 
 
 def _measured(history: Mapping[str, Sequence[float]], epoch: int) -> str:

@@ -143,6 +143,21 @@ def test_targets_are_trained_with_the_squared_error(run) -> None:
     assert "error: --label-smoothing: the data set must have classes, not targets. Received data=" in refused.err
 
 
+def test_targets_that_look_like_classes_are_pointed_out(run) -> None:
+    data = arrays(Path("floats.npz"), y=(np.arange(40) % 2).astype(np.float32))
+    note = (
+        "note: the labels of floats are of the type float32, so they are targets, not classes: "
+        "whole numbers of an integer type are classes\n"
+    )
+    options = ["train", "lenet5", "--dataset", data, "--epochs", 1, "--overwrite"]
+    result = run(*options)
+    assert result.err.startswith(
+        f"{note}data    floats: 36 samples of (1, 8, 8), a target each, 4 held out for validation\n"
+    )
+    chosen = run(*options, "--loss", "mean-squared-error")
+    assert (chosen.status, "note" in chosen.err) == (0, False)
+
+
 def test_a_folder_of_pictures(run, net) -> None:
     image = pytest.importorskip("PIL.Image")
     for number in range(20):
