@@ -12,7 +12,8 @@ from typing import Any
 from blobnet import checkpoint, onnx
 from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
 from blobnet.errors import FileError, OptionError
-from blobnet.files import check_writable
+from blobnet.files import check_writable, opening
+from blobnet.interop import safetensors_files
 from blobnet.model import Model
 
 
@@ -25,18 +26,20 @@ class _Format:
         save: writes a model.
         keeps: what it keeps of a model beside the network: "training", "class names".
         take: has a model take its weights; None where the file says what the network is.
+        check: sees that there is such a file.
     """
 
     ending: str
     save: Callable[[Model, Path], None]
     keeps: tuple[str, ...] = ()
     take: Callable[[Model, Path], None] | None = None
+    check: Callable[[Path], object] = opening
 
 
 #: The kinds of files, longer endings first.
 FORMATS = (
     _Format(".weights.h5", Model.save_keras_weights, (), Model.load_keras_weights),
-    _Format(".safetensors", Model.save_safetensors, (), Model.load_safetensors),
+    _Format(".safetensors", Model.save_safetensors, (), Model.load_safetensors, safetensors_files.check_beginning),
     _Format(".onnx", lambda model, path: onnx.save(model, path), ("class names",)),  # Imported when it is wanted.
     _Format(".h5", Model.save, ("class names", "training")),
 )
@@ -76,6 +79,7 @@ def _format(path: Path) -> _Format:
 
 def _model(options: argparse.Namespace, source: _Format) -> Model:
     """The model in the file; or the one of --model, with the weights in the file."""
+    source.check(options.input)
     given = {"--model": options.model, "--classes": options.classes, "--input-shape": options.input_shape}
     received: dict[str, Any] = {name.strip("-"): value for name, value in given.items() if value is not None}
     if source.take is None:

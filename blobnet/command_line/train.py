@@ -307,8 +307,8 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
 
 def _prepared(options: argparse.Namespace, source: _Source, given: Dataset) -> _Prepared:
     """The model for samples x and labels y, the layers that start anew, the loss, and the data."""
+    check_classes(given)
     data, held_out = _held_out(options, given)
-    check_classes(data)
     loss = _loss(options, data)
     model, anew = transfer.build(options, source, data)
     check_input(model, data, options)

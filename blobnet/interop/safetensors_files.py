@@ -52,7 +52,7 @@ def read(path: str | os.PathLike[str], graph: Graph) -> dict[str, FloatArray]:
         ShapeError: a tensor has another shape than the layer's.
     """
     subject = files.subject_of(path)
-    _check_beginning(path, subject)
+    check_beginning(path)
     package = _package(subject)
     try:
         with package.safe_open(path, "numpy") as file:
@@ -72,8 +72,10 @@ def _package(subject: str) -> Any:
         raise OptionError(subject, "these files need the package safetensors", cause=error, hint=hint) from error
 
 
-def _check_beginning(path: str | os.PathLike[str], subject: str) -> None:
+def check_beginning(path: str | os.PathLike[str]) -> None:
+    """Raises FileError for a file that is not there, a pickle, or one of another format."""
     start, _ = files.opening(path)
+    subject = files.subject_of(path)
     kind, hint = files.kind_of(path, start)
     # NOTE: a header of 128 bytes, or of some 256 more, begins as a pickle does.
     if Path(path).suffix in files.PICKLES or (kind != files.SAFETENSORS and start.startswith(_BEGINNINGS)):

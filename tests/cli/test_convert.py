@@ -117,6 +117,8 @@ def test_published_weights(run, tmp_path) -> None:
         (["none.h5", "b.onnx"], "none.h5: there must be such a file"),
         (["junk.h5", "b.onnx"], "junk.h5: a model file must be HDF5, but this is no format that blobnet knows."),
         (["a.h5", "none/b.onnx"], "none/b.onnx: the folder of the file must exist"),
+        (["a.pt", "b.h5"], "a.pt: weights are not read from pickles, which can run any code. Hint"),
+        (["none.safetensors", "b.h5"], "none.safetensors: there must be such a file"),
         (["a.pt", "b.h5", "--model", "a.h5"], "a.pt: weights are not read from pickles, which can run any code. Hint"),
         (["a.safetensors", "b.h5", "--model", "a.h5", "--classes", "4"], "--model: a model in a file has its shape"),
         (["a.weights.h5", "b.h5", "--model", "a.h5"], "a.weights.h5: there must be such a file"),
