@@ -290,9 +290,9 @@ def sequential(layers: Iterable[Layer]) -> Graph:
     """
     items = list(layers)
     entries = [index for index, layer in enumerate(items) if not isinstance(layer, Layer) or layer.arity == (0, 0)]
-    if entries != [0] or not items[0].takes_samples or len(items) < 2:
+    if entries != [0] or not isinstance(items[0], Layer) or not items[0].takes_samples or len(items) < 2:
         kinds = [layer.kind if isinstance(layer, Layer) else type(layer).__name__ for layer in items]
-        bare = next((item.__name__ for item in items if isinstance(item, type) and issubclass(item, Layer)), None)
+        bare = next((item.__name__ for item in items if isinstance(item, type)), None)
         hint = f"{bare} is a class: write {bare}(), with the arguments that it takes." if bare else None
         rule = "the layers must be one Input and then at least one other layer"
         raise OptionError("Sequential", rule, layers=kinds, hint=hint)

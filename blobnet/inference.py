@@ -91,11 +91,11 @@ class LabelledData:
             self.stream = self.reader = stream
             self.steps, self._jobs = lambda size: stream.steps, stream.jobs
             return
+        self.sources = sources_for(graph, x, f"{prefix}x")
         if y is None:
             rule = "y must be the labels or targets of the samples"
             hint = "only an iterable of batches, pairs of x and y, goes without it."
             raise DataError(f"{prefix}y", rule, y=None, hint=hint)
-        self.sources = sources_for(graph, x, f"{prefix}x")
         self.labels = labels_for(heads, self.sources[0].shape, y, f"{prefix}y")
         for source in self.sources:
             source.check_all()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.checks import check_array_type, check_finite
+from blobnet.datasets.checks import FILE_HINT, check_array_type, check_finite
 from blobnet.datasets.source import Rows, Source, check_kept, kept_type
 from blobnet.device import BATCHES_AHEAD, BYTES_AHEAD, Device, Lent
 from blobnet.ends import Entry, in_order, part_subject
@@ -153,8 +153,7 @@ class StreamReader(Reader):
     ) -> None:
         if isinstance(stream, str | bytes):
             rule = "samples must be an array, or what else Model.fit takes, and not the name of a file"
-            hint = "blobnet.datasets.read_image(name, shape)[None] is a picture, numpy.load(name) an array."
-            raise DataError(subject, rule, received=repr(stream), hint=hint)
+            raise DataError(subject, rule, received=repr(stream), hint=FILE_HINT)
         self._stream, self._shapes, self._prepare, self._subject = stream, shapes, prepare, subject
         round_ = self._batches()
         first = next(round_, None)

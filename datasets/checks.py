@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.dataset import CHUNK_ELEMENTS
+from blobnet.datasets.dataset import CHUNK_ELEMENTS, Dataset, Split
 from blobnet.errors import DataError
 
 if TYPE_CHECKING:
     from blobnet.datasets.source import Source
 
 FLOAT32_LIMIT = float(np.finfo(np.float32).max)
+#: Said where the name of a file was given in place of samples.
+FILE_HINT = "blobnet.datasets.load(name).train has the x and y of a data set, "
+FILE_HINT += "blobnet.datasets.read_image(name, shape)[None] is a picture, numpy.load(name) an array."
 #: Said where targets were given to a loss of classes.
 _OTHER_LOSS = "targets, which are no classes, need a loss of their own: mean-squared-error, say"
 
@@ -136,7 +139,9 @@ def check_array_type(
     if not isinstance(values, np.ndarray):
         advice = f"numpy.asarray({name})"
         if isinstance(values, str | os.PathLike):
-            advice = f"data = blobnet.datasets.load({str(values)!r}) reads files: data.train.x and data.train.y."
+            advice = FILE_HINT
+        elif isinstance(values, Dataset | Split):
+            advice = "x and y of a data set are arrays: data.train.x and data.train.y."
         raise DataError(subject, f"{name} must be a numpy array", hint=advice, type=type(values).__name__)
     # NOTE: the first use of numpy.ma imports it, which takes 30 ms.
     if type(values) is not np.ndarray and isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):

@@ -293,7 +293,7 @@ def test_plan_tune_and_show(run, named, file) -> None:
          "beyond (test)['mask']: class numbers must be below 3. Received sample=(0, 0, 0), label=3."),
         (["train", "net.py:net", "--dataset", "pairs.npz", "--augment", "flip"],
          "--augment: in front of a colon there must be the input of the model whose samples change. Received "
-         "received=flip, inputs=image, state. Hint: --augment image:flip, for example."),
+         "flip, inputs=image, state. Hint: --augment image:flip, for example."),
         (["train", "net.py:net", "--dataset", "pairs.npz", "--augment", "image:flip,mixup"],
          "--augment: samples can be mixed where the network has one input. Received augment=Mixup(alpha=0.2, "
          "probability=1.0), inputs=image, state. Hint: leave Mixup and CutMix out."),

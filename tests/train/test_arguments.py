@@ -207,6 +207,25 @@ def test_missing_labels(device: Device) -> None:
         trained(device, y=None)
 
 
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (
+            "pics",
+            r"^x: samples must be an array, .* Received 'pics'\. Hint: blobnet\.datasets\.load\(name\)\.train has",
+        ),
+        (Path("pics"), r"^x: x must be a numpy array\. Received type=\w+Path\. Hint: blobnet\.datasets\.load\(name\)"),
+        (
+            bn.datasets.load("digits"),
+            r"^x: x must be a numpy array\. Received type=Dataset\. Hint: x and y of a data set",
+        ),
+    ],
+)
+def test_what_has_samples_is_no_array(device: Device, x: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        model().fit(x, device=device, verbose=False)
+
+
 @pytest.mark.parametrize("name", ["x", "y"])
 def test_masks_are_refused(device: Device, name: str) -> None:
     arrays = {"x": X, "y": Y}
@@ -400,7 +419,10 @@ def test_names_of_classes_belong_to_one_output() -> None:
         (X[0], "the first axis are the samples; a single one is x[None]."),
         (np.moveaxis(X, 1, -1), "units (channels) come first: numpy.moveaxis(x, -1, 1)"),
         (X[:, :, :4], None),
-        ("picture.png", "blobnet.datasets.read_image(name, shape)[None] is a picture, numpy.load(name) an array."),
+        (
+            "picture.png",
+            "blobnet.datasets.load(name).train has the x and y of a data set, blobnet.datasets.read_image(",
+        ),
     ],
     ids=["one sample", "units last", "another size", "a name"],
 )

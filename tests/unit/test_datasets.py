@@ -575,8 +575,9 @@ def changed(array: np.ndarray, index: Any, value: Any, dtype: Any = None) -> np.
     ("x", "y", "classes", "text"),
     [
         ([[1.0]], Y, 3, "x must be a numpy array. Received type=list. Hint: numpy.asarray(x)"),
-        ("pics", Y, 3, "x must be a numpy array. Received type=str. Hint: data = blobnet.datasets.load('pics') reads"),
-        (Path("pics"), Y, 3, "Path. Hint: data = blobnet.datasets.load('pics') reads files: data.train.x and "),
+        ("pics", Y, 3, "x must be a numpy array. Received type=str. Hint: blobnet.datasets.load(name).train"),
+        (Path("pics"), Y, 3, "Path. Hint: blobnet.datasets.load(name).train has the x and y"),
+        (Split(X, Y), Y, 3, "type=Split. Hint: x and y of a data set are arrays: data.train.x and data.train.y."),
         (X, [0], 3, "y must be a numpy array. Received type=list. Hint: numpy.asarray(y)"),
         (X.astype(object), Y, 3, "x must hold real numbers. Received dtype=object. Hint: convert it"),
         (X.astype(complex), Y, 3, "x must hold real numbers. Received dtype=complex128."),

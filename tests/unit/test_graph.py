@@ -215,6 +215,8 @@ def test_a_sequence_holds_no_classes() -> None:
     rule = r"Sequential: .*layers=\['Input', '\w+', 'Dense'\]\. Hint: Flatten is a class: write Flatten\(\), with the "
     with pytest.raises(OptionError, match=rule):
         sequential([layers.Input(1, 8, 8), layers.Flatten, layers.Dense(3)])  # type: ignore[list-item]
+    with pytest.raises(OptionError, match=r"Sequential: .* Hint: Input is a class: write Input\(\), with the "):
+        sequential([layers.Input, layers.Flatten(), layers.Dense(3)])  # type: ignore[list-item]
 
 
 def test_neighbours_must_fit() -> None:
