@@ -156,6 +156,11 @@ class Heartbeat:
         finally:
             self._turn(before)
 
+    @property
+    def waits(self) -> bool:
+        """Whether the main thread waits for others."""
+        return self._state == "waits"
+
     def begin(self) -> None:
         """A call that all ranks make begins; what the main thread has met before is done with."""
         self._call += 1

@@ -181,6 +181,16 @@ class World:
         """Within, those who watch take that for what this rank does."""
         return contextlib.nullcontext()
 
+    @property
+    def waits(self) -> bool:
+        """Whether this rank waits for others, or for what they exchange."""
+        return False
+
+    @property
+    def who(self) -> str:
+        """What stands before an error of this rank, unless it is the first one."""
+        return "" if self.is_first else f"on rank {self.rank}: "
+
     def end(self, line: str, status: int = 1) -> None:
         """Ends all ranks, with a line, which is left to the first if it has one; nothing where there is one rank."""
 
@@ -287,6 +297,10 @@ class _MpiWorld(World):
     def doing(self, state: State) -> contextlib.AbstractContextManager[None]:
         return self._heartbeat.doing(state)
 
+    @property
+    def waits(self) -> bool:
+        return self._heartbeat.waits
+
     def _end_for(self, fault: str) -> None:
         """Ends all ranks for what another one did, or did not: the first does, or the second where that is at fault."""
         if self.rank > 1:
@@ -320,13 +334,12 @@ class _MpiWorld(World):
             except BaseException as error:
                 if not isinstance(error, BlobnetError | KeyboardInterrupt):
                     traceback.print_exc(file=stderr)
-                who = "" if self.is_first else f"on rank {self.rank}: "
                 word = "" if isinstance(error, KeyboardInterrupt) else "error: "
                 stderr.flush()
                 words, self._words = self._words(), str  # The error has them.
                 if words and not self.is_first and not isinstance(error, KeyboardInterrupt):
                     time.sleep(_RESCUE_SECONDS)  # The first writes what the last step has left, and says it.
-                self.end(f"{word}{who}{_line(error)}", _status(error))
+                self.end(f"{word}{self.who}{_line(error)}", _status(error))
 
 
 def _line(error: BaseException) -> str:

@@ -177,6 +177,10 @@ class _OutputFile(Checkpoint):
         """Nothing: the command says what is safe, of what goes wrong behind the training, too."""
 
 
+#: Seconds that a rank has to say that it is out of time, before others do that wait for it.
+_HEAD_START = 5
+
+
 class _Timeout(Callback):
     """Ends the process where no step ends for so many seconds, which need not be those of a clock on the wall.
 
@@ -203,14 +207,15 @@ class _Timeout(Callback):
 
     def _watch(self, is_over: threading.Event, progress: Progress) -> None:
         # NOTE: a process that was stopped (Ctrl-Z) for an hour has not waited for an hour.
-        part = min(1.0, self.seconds / 4)
+        part, world = min(1.0, self.seconds / 4), progress.trainer.step.world
         while not is_over.wait(part):
             self._waited += part
-            if self._waited > self.seconds:
+            # Who waits for others lets one of them say that it hangs; all may wait, for a device that exchanges.
+            if self._waited > self.seconds + (_HEAD_START if world.waits else 0):
                 rule = "a step must end in that time, but the device, or a disk, does not answer"
                 device, step = self._device.info.name, progress.trainer.step.number + 1
                 error = DeviceError("--timeout", rule, seconds=self.seconds, device=device, step=step)
-                progress.trainer.step.world.end(f"error: {error}")
+                world.end(f"error: {world.who}{error}")
                 add_sentence(error, self._file.state)
                 os.write(2, f"\nerror: {error}\n".encode())
                 os._exit(1)

@@ -187,3 +187,32 @@ def test_the_best_epoch_is_not_lost(device: Device, tmp_path: Path, monkeypatch:
     assert lost.history == whole.history
     for name, values in whole.weights.items():
         assert lost.weights[name].tobytes() == values.tobytes(), name
+
+
+#: ``blobnet train`` on ranks of which one hangs in a step.
+HANGS = """
+import sys, time
+from blobnet import training_step
+from blobnet.cli import main
+from blobnet.parallel import World
+
+compute = training_step.TrainingStep.compute_gradients
+
+def hang(self, *arguments, **named):
+    if self.number == 6 and World.current().rank == 1:
+        time.sleep(600)
+    return compute(self, *arguments, **named)
+
+training_step.TrainingStep.compute_gradients = hang
+sys.exit(main("train lenet5 --dataset digits --batch-size 512 --epochs 9 --timeout 3 --output a.h5".split()))
+"""
+
+
+@needs_mpi
+def test_the_rank_that_hangs_is_out_of_time(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = mpiexec(2, device, "-c", HANGS)
+    assert done.returncode == 1
+    (said,) = [line for line in done.stderr.splitlines() if "error" in line]
+    assert said.startswith("error: on rank 1: --timeout: a step must end in that time")
+    assert said.endswith("The last checkpoint is a.h5 (epoch 2).")
