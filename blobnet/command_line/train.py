@@ -34,7 +34,9 @@ from blobnet.command_line.data_argument import (
     losses_of,
 )
 from blobnet.command_line.model_argument import ModelSource
+from blobnet.command_line.text import short_list
 from blobnet.datasets import Dataset, Split
+from blobnet.datasets.dataset import are_names
 from blobnet.datasets.named_data import NamedData, NamedDataset, NamedSplit
 from blobnet.device import Device
 from blobnet.ends import by_name
@@ -313,6 +315,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
 def _prepared(options: argparse.Namespace, source: _Source, given: Dataset) -> _Prepared:
     """The model for samples x and labels y, the layers that start anew, the loss, and the data."""
     check_classes(given)
+    _note_empty_classes(given)
     data, held_out = _held_out(options, given)
     loss = _loss(options, data)
     model, anew = transfer.build(options, source, data)
@@ -571,6 +574,18 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
         raise OptionError("--label-smoothing", "the loss must have one", loss=options.loss)
     smoothed: Any = kind
     return smoothed(label_smoothing=options.label_smoothing).ignoring(data.ignored_label)  # type: ignore[no-any-return]
+
+
+def _note_empty_classes(data: Dataset) -> None:
+    """Points out class numbers that no label in memory is, where these are all that classes go by."""
+    labels = data.train.y
+    if data.classes and not are_names(data.class_names) and isinstance(labels, np.ndarray) and labels.ndim == 1:
+        empty = np.flatnonzero(np.bincount(labels, minlength=data.classes) == 0)
+        if len(empty):
+            said = f"{len(empty)} of {data.classes}: {short_list([str(number) for number in empty])}"
+            print(
+                f"note: {data.name} has no samples of some classes, which are counted from 0: {said}", file=sys.stderr
+            )
 
 
 def _look_like_classes(targets: Any) -> bool:

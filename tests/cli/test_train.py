@@ -158,6 +158,16 @@ def test_targets_that_look_like_classes_are_pointed_out(run) -> None:
     assert (chosen.status, "note" in chosen.err) == (0, False)
 
 
+def test_class_numbers_without_samples_are_pointed_out(run, net) -> None:
+    data = arrays(Path("gaps.npz"), y=10 * (np.arange(40) % 2) + 1)
+    result = run("train", net, "--dataset", data, "--epochs", 1)
+    assert result.status == 0
+    assert result.err.startswith(
+        "note: gaps has no samples of some classes, which are counted from 0: 10 of 12: 0, 2, 3, ...\n"
+        "data    gaps: 36 samples of (1, 8, 8), 12 classes, 4 held out for validation\n"
+    )
+
+
 def test_a_folder_of_pictures(run, net) -> None:
     image = pytest.importorskip("PIL.Image")
     for number in range(20):
