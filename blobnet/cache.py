@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import hashlib
@@ -12,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from blobnet.at_exit import at_exit
 from blobnet.errors import FileError, warn
 from blobnet.regular import check_regular
 
@@ -97,13 +97,8 @@ def temporary_folder(purpose: str) -> Path:
         folder = Path(tempfile.mkdtemp(prefix=f"blobnet-{purpose}-"))
     except OSError:
         return Path(os.devnull, purpose)
-    atexit.register(_remove, folder, os.getpid())
+    at_exit(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # And not a process that was forked.
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_entry(path: Path, content: bytes) -> None:

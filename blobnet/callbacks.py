@@ -319,6 +319,7 @@ class SaveBest(_Monitor, _FileCallback):
     ) -> None:
         _Monitor.__init__(self, monitor, minimum_change, falls)
         _FileCallback.__init__(self, path)
+        check_name(path)
         self.class_names = class_names
 
     def begin(self, progress: Progress) -> None:
@@ -443,8 +444,7 @@ class CSVLog(_FileCallback):
         path: the file.
 
     Raises:
-        FileError: the name is that of another format; (before the first epoch) the file cannot be written, or another
-            training or callback writes it.
+        FileError: (before the first epoch) the file cannot be written, or another training or callback writes it.
     """
 
     only_logs = True

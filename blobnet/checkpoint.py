@@ -504,16 +504,16 @@ def _progress(training: TrainingState | None) -> str:
     if training is None:
         return "no, the file holds a model and no training state"
     when = f"in epoch {training.epoch + 1}" if training.place else f"after epoch {training.epoch}"
-    return f"yes, {when} (step {training.step:,}), with {_call(training.optimizer)}"
+    return f"yes, {when} (step {training.step:,}), with {as_call(training.optimizer)}"
 
 
 def _losses(loss: Any, outputs: Collection[str]) -> str:
     if len(outputs) == 1:
-        return _call(loss)
-    return ", ".join(f"{plain_text(name)} {_call(own)}" for name, own in loss.items())
+        return as_call(loss)
+    return ", ".join(f"{plain_text(name)} {as_call(own)}" for name, own in loss.items())
 
 
-def _call(built: dict[str, Any]) -> str:
+def as_call(built: Mapping[str, Any]) -> str:
     """``{"kind", "config"}`` as the call that it stands for."""
     config = built["config"].items() if isinstance(built["config"], dict) else ()
     return plain_text(f"{built['kind']}({', '.join(f'{name}={value}' for name, value in config)})")

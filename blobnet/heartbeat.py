@@ -81,7 +81,7 @@ class Heartbeat:
     def __init__(
         self, rank: int, gather: Callable[[Any], Sequence[Any]], local: bool, end: Callable[[str], None]
     ) -> None:
-        self._rank, self._end, self._process = rank, end, os.getpid()
+        self._rank, self._end = rank, end
         self._lock = threading.Lock()
         self._state: State = "works"
         self._since, self._text = time.monotonic(), ""
@@ -184,8 +184,6 @@ class Heartbeat:
         NOTE: mpiexec ends all ranks as soon as one has failed, and MPI_Finalize may not wait for the others (MPICH's
         through TCP, now and then).
         """
-        if os.getpid() != self._process:  # One that was forked, with the links of this one.
-            return
         self._say_farewell()
         while self._thread.is_alive() and not self._may_leave:
             time.sleep(0.05)
@@ -308,18 +306,18 @@ class Heartbeat:
         if self._rank:
             return None
         with self._lock:
-            me = _Peer(self._names[0], None, self._state, time.monotonic() - self._since, self._limit, self._failed)
-            me.text = self._text
+            seconds = time.monotonic() - self._since
+            me = _Peer(self._names[0], None, self._state, seconds, self._limit, self._failed, self._text)
         every = [me, *self._peers.values()]
+        waiting = _longest(peer for peer in every if peer.state == "waits")
+        staying = _longest(peer for peer in every if peer.state in ("waits", "failed"))
         for peer in every:
-            waiting = _longest(other for other in every if other.state == "waits")
             # Who has met an error in the same call is done with that, and waits for something else.
             unaware = _longest(other for other in every if other.state == "waits" and other.failed != peer.failed)
             if peer.state == "failed" and unaware > PATIENCE:
                 return f"{peer.name}: {peer.text}"
             if peer.state == "ended" and waiting > SILENCE:
                 return f"{peer.name} has ended, and others wait for it"
-            staying = max(waiting, _longest(other for other in every if other.state == "failed"))
             if peer.state == "steps" and min(staying, peer.seconds) > peer.limit:
                 rule = "its device, or a disk, does not answer"
                 return f"{peer.name} is in a step for {peer.seconds:.0f} s, and others wait for it: {rule}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib
 import itertools
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import nccl
+from blobnet.at_exit import at_exit
 from blobnet.device import Device, DeviceInfo, choose, devices
 from blobnet.errors import BlobnetError, OptionError, PlanError, counted, first_few, warn
 from blobnet.heartbeat import Heartbeat, State
@@ -227,7 +227,7 @@ class _MpiWorld(World):
         self._words: Callable[[], str] = str
         self._rescue: Callable[[], None] = lambda: None
         self._heartbeat = Heartbeat(self.rank, self._all.allgather, self._is_local, self._end_for)
-        atexit.register(self._heartbeat.leave_judged)
+        at_exit(self._heartbeat.leave_judged)
         if not self._heartbeat.is_heard and self.is_first:
             rule, hint = "all hosts should reach the first rank's by TCP", "without, a rank that hangs is not noticed."
             warn("MPI", rule, host=socket.gethostname(), hint=hint)
@@ -392,18 +392,14 @@ def _hold_streams() -> Callable[[], None]:
     except OSError:  # No shell, or no room for a process: then the line may be lost.
         return lambda: None
 
-    process = os.getpid()
-
     @cache
     def release() -> None:
         assert holder.stdin is not None, "it was asked for"
-        if os.getpid() != process:  # One that was forked.
-            return
         with contextlib.suppress(OSError):
             holder.stdin.write(b"\n")
         holder.wait()
 
-    atexit.register(release)
+    at_exit(release)
     return release
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from blobnet.augment import EpochRows
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
-from blobnet.checkpoint import TrainingState
+from blobnet.checkpoint import TrainingState, as_call
 from blobnet.datasets.source import Rows
 from blobnet.device import Reading
 from blobnet.ends import TOTALS, by_name
@@ -654,11 +654,6 @@ def _unlike(value: Any, other: Any) -> str:
     if value.get("kind") != other.get("kind"):
         return str(value["kind"])
     mine, theirs = (each.get("config", each) for each in (value, other))
-    return ", ".join(f"{name}={_called(item)}" for name, item in mine.items() if item != theirs.get(name))
-
-
-def _called(item: Any) -> str:
-    """A description, of a schedule say, as the call that it is of."""
-    if not isinstance(item, Mapping) or "kind" not in item:
-        return str(item)
-    return f"{item['kind']}({', '.join(f'{name}={value}' for name, value in item.get('config', {}).items())})"
+    changed = {name: item for name, item in mine.items() if item != theirs.get(name)}
+    is_built = {name for name, item in changed.items() if isinstance(item, Mapping) and "kind" in item}  # A schedule.
+    return ", ".join(f"{name}={as_call(item) if name in is_built else item}" for name, item in changed.items())

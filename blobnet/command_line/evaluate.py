@@ -75,12 +75,12 @@ def _with_classes_of(model: Model, data: Dataset) -> Dataset:
     theirs, ours = data.class_names, model.class_names
     if ours[: data.classes] == theirs:
         return data
-    if are_names(theirs) and set(theirs) <= set(ours):
+    foreign = [name for name in theirs if name not in ours]
+    if are_names(theirs) and not foreign:
         return numbered_as(data, ours)
-    if are_names(theirs) and not set(theirs).isdisjoint(ours):
+    if are_names(theirs) and len(foreign) < len(theirs):
         rule = "its classes must have the names of the model's, or all of them other names"
-        foreign = short_list([name for name in theirs if name not in ours])
-        raise DataError(data.name, rule, foreign=foreign, model=short_list([*ours]))
+        raise DataError(data.name, rule, foreign=short_list(foreign), model=short_list([*ours]))
     said = f"the classes of {data.name} are {short_list([*theirs])}; those of the model are {short_list([*ours])}"
     print(f"note: {said}; they are compared by their numbers", file=sys.stderr)
     return data

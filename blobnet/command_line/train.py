@@ -315,7 +315,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
 def _prepared(options: argparse.Namespace, source: _Source, given: Dataset) -> _Prepared:
     """The model for samples x and labels y, the layers that start anew, the loss, and the data."""
     check_classes(given)
-    _note_empty_classes(given)
+    _note_odd_labels(given, options.loss)
     data, held_out = _held_out(options, given)
     loss = _loss(options, data)
     model, anew = transfer.build(options, source, data)
@@ -559,9 +559,6 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
     if isinstance(options.loss, Mapping):
         rule = "losses go by the names of outputs where the arrays of a data set do"
         raise OptionError("--loss", rule, loss=", ".join(options.loss), data=data)
-    if not data.classes and options.loss is None and _look_like_classes(data.train.y):
-        said = f"the labels of {data.name} are of the type {data.train.y.dtype}, so they are targets, not classes"
-        print(f"note: {said}: whole numbers of an integer type are classes", file=sys.stderr)
     kind = LOSSES[options.loss] if options.loss else CrossEntropy if data.classes else MeanSquaredError
     if kind.takes_classes != bool(data.classes):
         wanted = "classes" if kind.takes_classes else "targets, not classes"
@@ -576,22 +573,21 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
     return smoothed(label_smoothing=options.label_smoothing).ignoring(data.ignored_label)  # type: ignore[no-any-return]
 
 
-def _note_empty_classes(data: Dataset) -> None:
-    """Points out class numbers that no label in memory is, where these are all that classes go by."""
-    labels = data.train.y
-    if data.classes and not are_names(data.class_names) and isinstance(labels, np.ndarray) and labels.ndim == 1:
+def _note_odd_labels(data: Dataset, loss: str | None) -> None:
+    """Points out, where labels lie in memory, classes that go by numbers which none has, and targets like classes."""
+    labels, said = data.train.y, ""
+    if not isinstance(labels, np.ndarray) or labels.ndim > 1:
+        return
+    if data.classes and not are_names(data.class_names):
         empty = np.flatnonzero(np.bincount(labels, minlength=data.classes) == 0)
         if len(empty):
-            said = f"{len(empty)} of {data.classes}: {short_list([str(number) for number in empty])}"
-            print(
-                f"note: {data.name} has no samples of some classes, which are counted from 0: {said}", file=sys.stderr
-            )
-
-
-def _look_like_classes(targets: Any) -> bool:
-    """Whether targets in memory, one for each sample, are all whole numbers that are not negative."""
-    is_array = isinstance(targets, np.ndarray)
-    return is_array and targets.ndim == 1 and bool((targets >= 0).all() and (targets == np.rint(targets)).all())
+            which = f"{len(empty)} of {data.classes}: {short_list([str(number) for number in empty])}"
+            said = f"{data.name} has no samples of some classes, which are counted from 0: {which}"
+    elif not data.classes and loss is None and (labels >= 0).all() and (labels == np.rint(labels)).all():
+        said = f"the labels of {data.name} are of the type {labels.dtype}, so they are targets, not classes: "
+        said += "whole numbers of an integer type are classes"
+    if said:
+        print(f"note: {said}", file=sys.stderr)
 
 
 def _measured(history: Mapping[str, Sequence[float]], epoch: int) -> str:

@@ -238,6 +238,12 @@ def test_names_of_other_formats_are_refused(tmp_path: Path, writer: str, write: 
         assert path.exists() == (other == writer)
 
 
+@pytest.mark.parametrize("callback", [bn.callbacks.Checkpoint, bn.callbacks.SaveBest])
+def test_callbacks_refuse_such_names_at_once(callback: Any) -> None:
+    with pytest.raises(FileError, match=r"^a\.onnx: model\.save writes another format\. Received ending=\.onnx\. Hint"):
+        callback("a.onnx")
+
+
 def test_a_training_does_not_begin_with_such_a_name(run) -> None:
     result = run("train", "lenet5", "--dataset", "digits", "--output", "a.onnx")
     assert (result.status, Path("a.onnx").exists()) == (1, False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -115,7 +116,7 @@ def test_sigterm_on_one_rank_saves_and_ends_all(
     assert main(f"train lenet5 --dataset digits --batch-size 64 --schedule constant {options} --shards 8".split()) == 0
 
 
-#: ``blobnet train`` on ranks of which one loses its device.
+#: ``blobnet train`` on ranks of which one loses its device in a step.
 LOST = """
 import sys
 from blobnet import training_step
@@ -125,20 +126,23 @@ from blobnet.parallel import World
 
 update = training_step.TrainingStep.update
 
+number, *options = sys.argv[1:]
+
 def failing(self, rate):
-    if self.number == 5 and World.current().rank == 1:
+    if self.number == int(number) and World.current().rank == 1:
         raise DeviceError("Some GPU", "the driver must not lose it", code=-36)
     update(self, rate)
 
 training_step.TrainingStep.update = failing
-sys.exit(main("train lenet5 --dataset digits --batch-size 512 --epochs 9 --output a.h5".split()))
+sys.exit(main(options))
 """
 
 
 @needs_mpi
 def test_a_rank_that_loses_its_device_ends_all(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = mpiexec(2, device, "-c", LOST)
+    options = "train lenet5 --dataset digits --batch-size 512 --epochs 9 --output a.h5"
+    done = mpiexec(2, device, "-c", LOST, 5, *options.split())
     assert done.returncode == 1
     (said,) = [line for line in done.stderr.splitlines() if "error" in line]
     assert re.fullmatch(
@@ -149,6 +153,23 @@ def test_a_rank_that_loses_its_device_ends_all(device: Device, tmp_path: Path, m
     state = load("a.h5").training_state
     assert state is not None
     assert (state.epoch, state.step) == (1, 6)
+
+
+@needs_mpi
+def test_the_best_epoch_is_not_lost(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = "train lenet5 --dataset digits --batch-size 512 --epochs 4 --save-best --shards 8"
+    done = mpiexec(2, device, "-c", LOST, 10, *options.split(), "--output", "a.h5")
+    assert done.returncode == 1, done.stderr
+    assert "The last checkpoint is a.h5 (in epoch 4, after step 11)." in done.stderr
+    options += f" --device {device.info.address} --output"
+    shutil.copy("a.h5", "b.h5")  # Which no rank holds that is still about to end.
+    assert main([*options.split(), "b.h5", "--resume"]) == 0
+    assert main([*options.split(), "c.h5"]) == 0
+    lost, whole = load("b.h5"), load("c.h5")
+    assert lost.history == whole.history
+    for name, values in whole.weights.items():
+        assert lost.weights[name].tobytes() == values.tobytes(), name
 
 
 @needs_mpi

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
-from blobnet.cli import main
 from blobnet.device import Device
-from blobnet.model import load
 from tests.ranks import mpiexec, needs_mpi
 
 #: What is in front of all: a training of two ranks, of which ``mine`` is the one that is not as the other.
@@ -56,13 +53,18 @@ if mine:
 fit()
 """
 
-HANGS_BEHIND_AN_ERROR = """
+#: Has a rank hang in its seventh step.
+HANG = """
 compute = training_step.TrainingStep.compute_gradients
 def hang(self, *arguments, **named):
     if mine and self.number == 6:
         time.sleep(600)
     return compute(self, *arguments, **named)
 training_step.TrainingStep.compute_gradients = hang
+"""
+
+HANGS_BEHIND_AN_ERROR = f"""
+{HANG}
 fit(*[At(6, fail)] * (not mine))
 """
 
@@ -152,58 +154,14 @@ def test_nobody_is_blamed(device: Device, tmp_path: Path, code: str, rank: int) 
     assert run(device, tmp_path, code, rank) == (0, "")
 
 
-#: ``blobnet train`` with the best epoch's weights in its file, and a rank that loses its device behind two more steps.
-LOST = """
-import sys
-from blobnet import training_step
-from blobnet.cli import main
-from blobnet.errors import DeviceError
-from blobnet.parallel import World
-
-update = training_step.TrainingStep.update
-
-def failing(self, rate):
-    if self.number == 10 and World.current().rank == 1:
-        raise DeviceError("Some GPU", "the driver must not lose it", code=-36)
-    update(self, rate)
-
-training_step.TrainingStep.update = failing
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-@needs_mpi
-def test_the_best_epoch_is_not_lost(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = "train lenet5 --dataset digits --batch-size 512 --epochs 4 --save-best --shards 8"
-    done = mpiexec(2, device, "-c", LOST, *options.split(), "--output", "a.h5")
-    assert done.returncode == 1, done.stderr
-    assert "The last checkpoint is a.h5 (in epoch 4, after step 11)." in done.stderr
-    options += f" --device {device.info.address} --output"
-    shutil.copy("a.h5", "b.h5")  # Which no rank holds that is still about to end.
-    assert main([*options.split(), "b.h5", "--resume"]) == 0
-    assert main([*options.split(), "c.h5"]) == 0
-    lost, whole = load("b.h5"), load("c.h5")
-    assert lost.history == whole.history
-    for name, values in whole.weights.items():
-        assert lost.weights[name].tobytes() == values.tobytes(), name
-
-
 #: ``blobnet train`` on ranks of which one hangs in a step.
-HANGS = """
+HANGS = f"""
 import sys, time
 from blobnet import training_step
 from blobnet.cli import main
 from blobnet.parallel import World
-
-compute = training_step.TrainingStep.compute_gradients
-
-def hang(self, *arguments, **named):
-    if self.number == 6 and World.current().rank == 1:
-        time.sleep(600)
-    return compute(self, *arguments, **named)
-
-training_step.TrainingStep.compute_gradients = hang
+mine = World.current().rank == 1
+{HANG}
 sys.exit(main("train lenet5 --dataset digits --batch-size 512 --epochs 9 --timeout 3 --output a.h5".split()))
 """
 
