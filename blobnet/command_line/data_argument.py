@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from blobnet import datasets
 from blobnet.arguments import losses_for
 from blobnet.datasets import Dataset
 from blobnet.datasets.dataset import ignored_label
 from blobnet.datasets.named_data import NamedData, NamedDataset, read_named
+from blobnet.datasets.source import Source, UnitsFirst
 from blobnet.ends import heads_of
 from blobnet.errors import DataError, OptionError, near_matches
+from blobnet.graph import Graph
 from blobnet.labels import labels_for
 from blobnet.loss_names import LOSS_NAMES
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
@@ -41,7 +46,7 @@ def load_dataset(options: argparse.Namespace, model: Model | None = None) -> Dat
 def load_plain_dataset(options: argparse.Namespace, model: Model | None = None) -> Dataset:
     """The same for what works with samples x and labels y alone."""
     units = model.graph.input.shape.units if model and len(model.graph.entries) == 1 else None
-    return datasets.load(
+    data = datasets.load(
         options.dataset,
         folder=options.data_folder,
         size=options.image_size,
@@ -49,6 +54,22 @@ def load_plain_dataset(options: argparse.Namespace, model: Model | None = None) 
         skip_unreadable=options.skip_unreadable,
         units=units if units in (1, 3) else None,
     )
+    if model is None or units is None:
+        return data
+    splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
+    turned = {name: replace(own, x=units_first(own.x, model.graph, data.name)) for name, own in splits.items() if own}
+    return replace(data, **turned)
+
+
+def units_first(x: Any, graph: Graph, subject: str) -> Any:
+    """Samples (N, ...); those of (height, width, units) as (units, height, width), where a model takes only these."""
+    wanted = graph.input.shape.dimensions
+    sample = tuple(x.shape[1:])
+    if len(sample) != 3 or sample == wanted or (sample[2], *sample[:2]) != wanted:
+        return x
+    said = f"the samples of {subject} are (height, width, units); the model gets them as (units, height, width)"
+    print(f"note: {said}", file=sys.stderr)
+    return UnitsFirst(x) if isinstance(x, Source) else x.transpose(0, 3, 1, 2)
 
 
 def dataset_for(model: Model, data: NamedData) -> NamedDataset:

@@ -212,7 +212,7 @@ def open_model(path: str | os.PathLike[str], sample: Sequence[int] | None = None
     if not os.fspath(path).endswith(_ONNX):
         return load(path)
     try:
-        return onnx.load(path, sizes=sample)
+        return onnx.load(path, sizes=sample, units_first=True)
     except OpenAxisError as error:
         raise error.with_hint(_OPEN_HINT.format(path)) from error
     except OnHostError as error:

@@ -18,6 +18,7 @@ import numpy as np
 from blobnet.arguments import losses_for
 from blobnet.blob import FloatArray, Shape
 from blobnet.command_line import predict_session
+from blobnet.command_line.data_argument import units_first
 from blobnet.command_line.model_argument import open_model
 from blobnet.command_line.predict_session import pictures_in, report, write_npz
 from blobnet.command_line.text import plain
@@ -242,7 +243,7 @@ def _samples(path: Path, graph: Graph) -> tuple[Any, int]:
     is_data = path.is_dir() or suffix in (*NPZ_SUFFIXES, *HDF5_SUFFIXES) or axes == graph.input.shape.rank + 2
     if not is_data:
         return None, 1
-    source = samples_for(graph, read_samples(path), str(path))
+    source = samples_for(graph, units_first(read_samples(path), graph, str(path)), str(path))
     return source, len(source)
 
 

@@ -28,6 +28,7 @@ from blobnet.datasets.user_data import (
 )
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
+from blobnet.onnx.conventions import has_units_last
 from blobnet.picture_kinds import PICTURE_SUFFIXES
 
 _Array: TypeAlias = npt.NDArray[Any]
@@ -156,7 +157,7 @@ def _picture(path: Path, axes: Sequence[int | str]) -> _Array:
     if len(axes) != 4:
         hint = "a .npz, HDF5 or .npy file holds other arrays."
         raise DataError(str(path), "for pictures, the model must take images", input=tuple(axes), hint=hint)
-    is_last = axes[1] not in (1, 3) and axes[3] in (1, 3)
+    is_last = has_units_last(axes)
     height, width, units = axes[1:] if is_last else (*axes[2:], axes[1])
     own = image_size(path)
     size = [given if isinstance(given, int) else side for given, side in zip((height, width), own, strict=True)]

@@ -269,7 +269,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
     optimizer = _optimizer(options)
     augmented, augment = _augmentation(options)
     device = Device(device_of_rank(World.current(), options.device))
-    given = load_dataset(options)
+    given = load_dataset(options, source.model if isinstance(source, transfer.FileSource) else None)
     prepare = _prepared_by_name if isinstance(given, NamedData) else _prepared
     model, anew, loss, data, held_out = prepare(options, source, given)
     _check_by_output(options, model)

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from blobnet.command_line.model_argument import ModelSource, find_model, open_model
@@ -34,6 +35,14 @@ class FileSource:
         """What the file of a training is called."""
         return f"{self.path.stem}-tuned"
 
+    @cached_property
+    def model(self) -> Model | None:
+        """The model as it is in the file; None where that leaves open for which size."""
+        try:
+            return open_model(self.path)
+        except OpenAxisError:
+            return None
+
     def build(self, input_shape: Sequence[int], classes: int, class_names: Sequence[str], seed: int) -> Model:
         """The model for so many classes and samples of that size; whether it takes their units is not looked at here.
 
@@ -41,10 +50,7 @@ class FileSource:
             ShapeError: its layers do not take that size.
         """
         sample = tuple(input_shape)
-        try:
-            model = open_model(self.path)
-        except OpenAxisError:
-            model = open_model(self.path, sample)
+        model = self.model or open_model(self.path, sample)
         before = model.graph.input.shape
         if len(sample) != len(before.dimensions) or sample[1:] == before.dimensions[1:]:
             return model.with_classes(classes, class_names, seed=seed)
@@ -52,8 +58,9 @@ class FileSource:
             found = model.with_classes(classes, class_names, size=sample[1:], seed=seed)
         except ShapeError as error:
             rule = "samples must have the size that the model was made for, unless its layers take another one as well"
-            hint = "--image-size resizes the pictures of a folder."
-            cause = str(error).rstrip(".")
+            sides = "x".join(map(str, before.dimensions[1:]))
+            hint = f"--image-size {sides} resizes the pictures of a folder." if before.rank == 2 else None
+            cause = str(error).partition("\n")[0].rstrip(".")  # What follows is the text of a layer.
             raise ShapeError(str(self.path), rule, hint=hint, model=before, sample=sample, cause=cause) from error
         print(f"note: {self.path} was made for samples of {before}, and is trained for {sample}", file=sys.stderr)
         return found

@@ -1,15 +1,15 @@
-"""What ``save`` writes of a model besides its layers, and ``load`` takes back: numbers of inputs, names of classes."""
+"""What files say beside their operators: numbers of inputs, names of classes, and where the units of pictures are."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from blobnet.blob import FloatArray
-from blobnet.onnx.reading import OWN_DOMAINS
+from blobnet.onnx.reading import OWN_DOMAINS, inner_graphs
 from blobnet.onnx.values import Array
 
 #: The metadata that is a JSON list of the names of classes.
@@ -66,6 +66,111 @@ def take_normalization(graph: Any, array: Callable[[str], Array | None]) -> dict
                 np.ones(units, np.float32) if deviation is None else deviation,
             )
     return found
+
+
+#: The orders of a transpose that puts units first, and of one that puts them last.
+_TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+#: Operators that do the same to each value of a picture, or of a unit: the axes may be turned behind them.
+_OF_VALUES = frozenset(
+    ["Add", "Cast", "Clip", "DequantizeLinear", "Div", "Identity", "Mul", "QuantizeLinear", "Relu", "Sub"]
+)
+
+
+def has_units_last(axes: Sequence[int | str]) -> bool:
+    """Whether the axes of an input are those of gray or RGB pictures, (samples, height, width, units)."""
+    return len(axes) == 4 and axes[1] not in (1, 3) and axes[3] in (1, 3)
+
+
+def put_units_first(graph: Any, array: Callable[[str], Array | None]) -> bool:
+    """Have a graph of pictures with units last, as TensorFlow's are, take them as (samples, units, height, width).
+
+    The graph's own transpose goes; a graph without one gets one in front of what reads the pictures. An output that
+    is transposed at the end is given with units first, too.
+
+    Args:
+        graph: an ``onnx.GraphProto`` with one input, which is changed.
+        array: gives an initializer by its name, None where there is no such one.
+
+    Returns:
+        Whether it has such pictures; if not, it stays as it is.
+    """
+    from onnx import helper, numpy_helper
+
+    known = {item.name for item in graph.initializer}
+    entries = [item for item in graph.input if item.name not in known]
+    outputs = {item.name: item.type.tensor_type.shape.dim for item in graph.output}
+    sizes = entries[0].type.tensor_type.shape.dim if len(entries) == 1 else []
+    if not has_units_last([axis.dim_value for axis in sizes]) or entries[0].name in outputs:
+        return False
+    units = sizes[3].dim_value
+    _reorder(sizes, _TO_FIRST)
+    nodes, placed = list(graph.node), set[str]()
+    del graph.node[:]
+    last_of = {entries[0].name: f"{entries[0].name}/units_last"}  # Of what has units first, for who needs them last.
+    for node in nodes:
+        of_values = (
+            node.op_type in _OF_VALUES and last_of.keys() & {*node.input} and not outputs.keys() & {*node.output}
+        )
+        numbers = {name: array(name) for name in node.input if of_values and name and name not in last_of}
+        if node.op_type == "Transpose" and node.input[0] in last_of and _order(node) == _TO_FIRST:
+            _become_identity(node)
+        elif of_values and all(own is not None and _is_of_units(own, units, node.op_type) for own in numbers.values()):
+            last_of[node.output[0]] = f"{node.output[0]}/units_last"
+            for place, name in enumerate(node.input):
+                own = numbers.get(name)
+                if own is not None and own.size == units:
+                    node.input[place] = f"{node.output[0]}/{name}/units_first"
+                    graph.initializer.append(numpy_helper.from_array(own.reshape(-1, 1, 1), node.input[place]))
+        else:
+            for name in sorted(_renamed(node, last_of) - placed):
+                graph.node.append(helper.make_node("Transpose", [name], [last_of[name]], perm=_TO_LAST))
+                placed.add(name)
+        if _order(node) == _TO_LAST and node.output[0] in outputs:
+            _become_identity(node)
+            _reorder(outputs[node.output[0]], _TO_FIRST)
+        graph.node.append(node)
+    return True
+
+
+def _order(node: Any) -> tuple[int, ...]:
+    """The order of axes that a Transpose asks for; () of all other nodes."""
+    found = [tuple(item.ints) for item in node.attribute if node.op_type == "Transpose" and item.name == "perm"]
+    return found[0] if found else ()
+
+
+def _become_identity(node: Any) -> None:
+    node.op_type = "Identity"
+    del node.attribute[:]
+
+
+def _reorder(dimensions: Any, order: Sequence[int]) -> None:
+    """Puts the axes of a shape into another order, if it has as many."""
+    if len(dimensions) == len(order):
+        kept = [type(item).FromString(item.SerializeToString()) for item in dimensions]
+        for place, axis in enumerate(order):
+            dimensions[place].CopyFrom(kept[axis])
+
+
+def _renamed(node: Any, names: Mapping[str, str]) -> set[str]:
+    """Has a node, and the graphs within it, read others of ``names``; gives those that they read."""
+    found = names.keys() & {*node.input}
+    for place, name in enumerate(node.input):
+        node.input[place] = names.get(name, name)
+    for graph in inner_graphs(node):
+        for inner in graph.node:
+            found |= _renamed(inner, names)
+        for item in graph.output:
+            found |= names.keys() & {item.name}
+            item.name = names.get(item.name, item.name)
+    return found
+
+
+def _is_of_units(array: Array, units: int, kind: str) -> bool:
+    """Whether numbers beside pictures with units last are a single one, or one for each unit."""
+    is_one = array.size == 1 and array.ndim <= 4
+    return is_one or (
+        array.shape in [(*(1,) * axes, units) for axes in range(4)] and not kind.endswith("uantizeLinear")
+    )
 
 
 def _fits(array: Array, sizes: Sequence[int], operator: str) -> bool:

@@ -19,7 +19,7 @@ from blobnet.geometry import is_int
 from blobnet.layers import Activation, Input, Layer, Node
 from blobnet.model import Model
 from blobnet.onnx import bodies, host
-from blobnet.onnx.conventions import class_names, take_normalization
+from blobnet.onnx.conventions import class_names, put_units_first, take_normalization
 from blobnet.onnx.host import HostNode, Late, Operand
 from blobnet.onnx.operation import (
     SESSION_HINT,
@@ -51,7 +51,13 @@ _SOME = 7
 Sizes = Mapping[str, "int | Sequence[int]"]
 
 
-def load(path: str | os.PathLike[str], *, sizes: Sizes | Sequence[int] | None = None, samples: bool = True) -> Model:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    sizes: Sizes | Sequence[int] | None = None,
+    samples: bool = True,
+    units_first: bool = False,
+) -> Model:
     """The model in an ONNX file (docs/onnx.md): trainable, with the file's weights.
 
     Inputs and outputs keep their names and order. What does not depend on samples is computed once, here; no device is
@@ -64,6 +70,8 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | Sequence[int] | None = 
             (3, 224, 224), for a file with one input. What the file says of sizes must be so.
         samples: whether axis 0 of all inputs and outputs are the samples of a batch. If not, all of a tensor is one
             sample: a model for arrays with one more axis in front.
+        units_first: whether a file for gray or RGB pictures of (height, width, units), as TensorFlow's are, becomes a
+            model for (units, height, width), as blobnet's own are: pictures, augmentations and normalization fit it.
 
     Raises:
         FileError: the file is missing, damaged or of an operator set that cannot be read.
@@ -71,14 +79,22 @@ def load(path: str | os.PathLike[str], *, sizes: Sizes | Sequence[int] | None = 
             docs/onnx.md lists: the error names the node, and is an UnsupportedError of blobnet.onnx.operation.
     """
     with collected_later():
-        return _loaded(read(path), str(path), sizes, samples)
+        return _loaded(read(path), str(path), sizes, samples, units_first)
 
 
-def _loaded(model: Any, subject: str, sizes: Sizes | Sequence[int] | None, samples: bool) -> Model:
+def _loaded(
+    model: Any, subject: str, sizes: Sizes | Sequence[int] | None, samples: bool, units_first: bool = False
+) -> Model:
     """What :func:`load` gives, of a model that was read."""
     graph = model.graph
+
+    def array(name: str) -> Array | None:
+        return array_of(arrays[name], subject) if name in arrays else None
+
     arrays = {item.name: item for item in graph.initializer} if samples else {}
-    normalized = take_normalization(graph, lambda name: array_of(arrays[name], subject) if name in arrays else None)
+    if units_first and samples and put_units_first(graph, array):
+        arrays = {item.name: item for item in graph.initializer}
+    normalized = take_normalization(graph, array)
     imported = import_for(
         model, subject, sizes_by_name(inputs_of(graph, subject), sizes, subject, samples=samples), samples
     )
@@ -466,7 +482,8 @@ class Import:
         except UnsupportedError:
             raise
         except BlobnetError as error:
-            raise UnsupportedError(subject, "its layers must be such as blobnet has", cause=error) from error
+            cause = str(error).partition("\n")[0].rstrip(".")  # What follows is the text of a layer.
+            raise UnsupportedError(subject, "its layers must be such as blobnet has", cause=cause) from error
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             # Attributes and constants are whatever the file says.
             rule = "its attributes and constants must be such as ONNX allows"

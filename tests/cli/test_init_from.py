@@ -155,8 +155,8 @@ def test_sizes_that_a_model_does_not_take(run) -> None:
     for file, data, cause in (
         ("dense", "large", "cause=inner: its weights must fit what the layers before it give now. Received "
          "weights={'weight': (5, 64), 'bias': (5,)}, wanted={'weight': (5, 99), 'bias': (5,)}. Hint: a "
-         "GlobalAveragePool in front of dense layers makes weights that fit any size. Hint: --image-size resizes the "
-         "pictures of a folder."),
+         "GlobalAveragePool in front of dense layers makes weights that fit any size. Hint: --image-size 8x8 resizes "
+         "the pictures of a folder."),
         ("wide", "small", "cause=conv2d_1 (Conv2D): the dilated filter must fit the"),
     ):  # fmt: skip
         result = run("train", "--init-from", f"{file}.h5", "--dataset", f"{data}.npz")
@@ -210,3 +210,79 @@ def test_the_plan_shows_what_freezing_saves(run) -> None:
     assert (
         "--freeze-until: it must name a layer of the model. Received layer=pol. Hint: did you mean 'pool'" in result.err
     )
+
+
+@pytest.fixture
+def units_last() -> np.ndarray:
+    """last.onnx: a network as TensorFlow's exporter writes it, of pictures (N, 6, 5, 3), which scales them itself.
+
+    Gives the means of its filters' outputs before, for other weights.
+    """
+    onnx = pytest.importorskip("onnx")
+    node, random = onnx.helper.make_node, np.random.default_rng(3)
+    weights = random.standard_normal((4, 3, 3, 3)).astype(np.float32) / 9
+    constants = {
+        "scale": np.float32(1 / 127.5),
+        "one": np.float32(1),
+        "w": weights,
+        "head": np.eye(4, dtype=np.float32),
+    }
+    nodes = [
+        node("Mul", ["image", "scale"], ["a"], "scaled"),
+        node("Sub", ["a", "one"], ["b"], "moved"),
+        node("Transpose", ["b"], ["c"], "turned", perm=[0, 3, 1, 2]),
+        node("Conv", ["c", "w"], ["d"], "conv"),
+        node("GlobalAveragePool", ["d"], ["e"], "means"),
+        node("Flatten", ["e"], ["f"], "flat"),
+        node("MatMul", ["f", "head"], ["logits"], "head"),
+    ]
+    inputs = [onnx.helper.make_tensor_value_info("image", 1, ["N", 6, 5, 3])]
+    outputs = [onnx.helper.make_tensor_value_info("logits", 1, ["N", 4])]
+    arrays_of = [onnx.numpy_helper.from_array(np.asarray(values), name) for name, values in constants.items()]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs, arrays_of)
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), "last.onnx"
+    )
+    return weights
+
+
+def test_networks_of_pictures_with_units_last(run, units_last: np.ndarray) -> None:
+    """Pictures and arrays in either order are turned for them, in each command, and a turned model takes both."""
+    image = pytest.importorskip("PIL.Image")
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 256, (8, 6, 5, 3), np.uint8)
+    for number, each in enumerate(pixels):
+        folder = Path("pictures", "ab"[number % 2])
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(each).save(folder / f"{number}.png")
+    order = [0, 2, 4, 6, 1, 3, 5, 7]  # As the folders have them.
+    labels = np.repeat([0, 1], 4)
+    np.savez("last.npz", x=pixels[order], y=labels)
+    np.savez("first.npz", x=pixels[order].transpose(0, 3, 1, 2), y=labels)
+    scaled = pixels[order].astype(np.float64) / 127.5 - 1
+    windows = np.lib.stride_tricks.sliding_window_view(scaled, (3, 3), (1, 2))
+    wanted = np.einsum("nyxcij,fcij->nyxf", windows, units_last.astype(np.float64)).mean((1, 2))
+    said = "are (height, width, units); the model gets them as (units, height, width)\n"
+    assert run("train", "--init-from", "last.onnx", "--dataset", "pictures", "--epochs", 1).status == 0
+    assert bn.load("last-tuned.h5").graph.input.shape.dimensions == (3, 6, 5)
+    for data, is_turned in (("pictures", False), ("first.npz", False), ("last.npz", True)):
+        result = run("predict", "last.onnx", data, "--npz", "found.npz")
+        assert result.status == 0, result.err
+        with np.load("found.npz") as found:
+            np.testing.assert_allclose(found[found.files[0]], wanted, rtol=1e-4, atol=1e-5)
+        assert result.err == (f"note: the samples of {data} {said}" if is_turned else "")
+        exponents = np.exp(wanted - wanted.max(1, keepdims=True))
+        loss = -np.log(exponents / exponents.sum(1, keepdims=True))[np.arange(8), labels].mean()
+        result = run("evaluate", "last.onnx", "--dataset", data)
+        assert f"loss      {loss:.4f}\n" in result.out, result.err
+        assert (said in result.err) == is_turned
+        for command in (["train", "--init-from", "last.onnx", "--output", "t.h5"], ["evaluate", "last-tuned.h5"]):
+            result = run(*command, "--dataset", data, *(["--epochs", 1, "--overwrite"] * (command[0] == "train")))
+            assert result.status == 0, result.err
+            assert (said in result.err) == is_turned
+    # Of another size, too.
+    result = run(
+        "train", "--init-from", "last.onnx", "--dataset", "pictures", "--image-size", "9x8", "--output", "n.h5"
+    )
+    assert result.status == 0, result.err
+    assert bn.load("n.h5").graph.input.shape.dimensions == (3, 9, 8)

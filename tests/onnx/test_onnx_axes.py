@@ -186,3 +186,56 @@ def test_run_node() -> None:
     np.testing.assert_allclose(found, powers / powers.sum((1, 2), keepdims=True), rtol=1e-5)
     assert bn.onnx.Backend.supports_device("CPU")
     assert not bn.onnx.Backend.supports_device("no such device")
+
+
+#: What stands between the pictures of a graph and its first convolution: nodes that read "x" and give "t".
+_BEGINNINGS = {
+    "nothing": [],
+    "a number and one for each unit": [("Mul", ["x", "one"], "a"), ("Add", ["a", "units"], "p")],
+    "what an input layer does": [("Sub", ["x", "units"], "a"), ("Div", ["a", "all"], "p")],
+    "with itself": [("Mul", ["x", "x"], "a"), ("Relu", ["a"], "b"), ("Sub", ["one", "b"], "p")],
+    "numbers for each column": [("Add", ["x", "columns"], "p")],
+    "a reader of both": [("Add", ["x", "units"], "a"), ("MatMul", ["x", "square"], "b"), ("Add", ["a", "b"], "p")],
+}
+
+
+@pytest.mark.parametrize("beginning", _BEGINNINGS)
+@pytest.mark.parametrize(("units", "sizes"), [(3, (6, 5)), (1, (4, 7)), (3, ("h", "w"))])
+def test_pictures_with_units_last_are_turned(
+    beginning: str, units: int, sizes: tuple[int | str, int | str], tmp_path: Path
+) -> None:
+    """Of any beginning, whether the graph turns them itself or not, and whether it turns its output back."""
+    if beginning == "numbers for each column" and "w" in sizes:
+        pytest.skip("the numbers say how many columns there are")
+    random = np.random.default_rng(units)
+    height, width = (6, 5) if "h" in sizes else sizes
+    constants = {
+        "one": np.float32(0.5),
+        "units": random.standard_normal(units).astype(np.float32),
+        "all": random.uniform(0.5, 2, (1, 1, 1, units)).astype(np.float32),
+        "columns": random.standard_normal((width, units)).astype(np.float32),
+        "square": random.standard_normal((units, units)).astype(np.float32),
+        "w": random.standard_normal((4, units, 3, 3)).astype(np.float32),
+    }
+    nodes = [helper.make_node(kind, inputs, [output], output) for kind, inputs, output in _BEGINNINGS[beginning]]
+    nodes += [
+        helper.make_node("Transpose", ["p" if nodes else "x"], ["t"], "turn", perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["t", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Transpose", ["c"], ["y"], "back", perm=[0, 2, 3, 1]),
+        helper.make_node("GlobalAveragePool", ["c"], ["g"], "mean"),
+    ]
+    model = graph_of(nodes, {"x": ("N", *sizes, units)}, {"y": ("N", *sizes, 4), "g": ("N", 4, 1, 1)}, constants)
+    path = saved(tmp_path, model)
+    first = (units, height, width)
+    net = bn.onnx.load(path, units_first=True, sizes=first if "h" in sizes else None)
+    assert net.graph.input.shape.dimensions == first
+    if beginning in ("nothing", "what an input layer does"):
+        assert "Contraction" not in [vertex.layer.kind for vertex in net.graph.vertices]
+    x = random.standard_normal((2, height, width, units)).astype(np.float32)
+    wanted = _runtime(path, {"x": x})
+    found = net.predict(x.transpose(0, 3, 1, 2))
+    np.testing.assert_allclose(found["y"], wanted[0].transpose(0, 3, 1, 2), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["g"], wanted[1], rtol=1e-4, atol=1e-5)
+    # Without being asked to, nothing is turned.
+    if "h" not in sizes:
+        np.testing.assert_allclose(bn.onnx.load(path).predict(x)["y"], wanted[0], rtol=1e-4, atol=1e-5)
