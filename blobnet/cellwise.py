@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from blobnet.kernel_call import Array, Blob, KernelCall
+from blobnet.errors import KernelError
+from blobnet.kernel_call import Array, Blob, KernelCall, Tuning, cell_call
 from blobnet.kernel_source import Definition, Macro
 
 
@@ -257,8 +258,12 @@ def with_epilogue(call: KernelCall, steps: Sequence[Step], bias_mode: int = 0) -
     """A call of a kernel that includes kernels/epilogue.h, which does the steps before it stores a value.
 
     ``bias_mode`` is a product's: 1 a bias for each unit, 2 for each position, which is a term of cells then.
+
+    Raises:
+        KernelError: what the steps read is not for the units of the blob that the kernel writes.
     """
     source = call.source
+    _check_units(call, steps)
     macros = _macros(steps, has_bias=bias_mode == 1, has_term=bias_mode == 2)
     joined = next((step for step in steps if step.blob), None)
     macros["HAS_RESIDUAL"] = joined.per if joined else 0
@@ -271,3 +276,34 @@ def with_epilogue(call: KernelCall, steps: Sequence[Step], bias_mode: int = 0) -
         macros={**call.macros, **{name: macros[name] for name in macros if name in source.macros}},
         generated=source.reading(numbers, behind="BIAS") if numbers else call.generated,
     )
+
+
+def _check_units(call: KernelCall, steps: Sequence[Step]) -> None:
+    """Kernels find numbers by the unit, so a view of the blob with other units would find those of others."""
+    if not steps:
+        return
+    made = call.blobs["OUTPUT" if "OUTPUT" in call.blobs else "RESULT"]
+    units = made.layout.unit_count
+    for step in steps:
+        read = [array.elements for _, array in step.numbers]
+        read += [step.blob.layout.unit_count] if step.blob and step.per != PER_PLANE_CELL else []
+        if any(count != units for count in read):
+            rule = "a kernel must write the units for which its epilogue has numbers"
+            raise KernelError(f"kernel {call.kernel} ({call.label})", rule, units=units, numbers=read)
+
+
+def row_call(
+    kernel: str,
+    label: str,
+    blobs: Mapping[str, Blob],
+    tuning: Tuning,
+    steps: Sequence[Step] = (),
+    macros: Mapping[str, Macro] | None = None,
+) -> KernelCall:
+    """The launch of a kernel of single values, with the steps behind it.
+
+    A flat sample is one row, if no blob has padding, and no step numbers of its own for each unit.
+    """
+    rows = {role: replace(blob, layout=blob.layout.as_row()) for role, blob in blobs.items()}
+    are_rows = len({row.layout for row in rows.values()}) == 1 and not any(step.numbers or step.blob for step in steps)
+    return with_epilogue(cell_call(kernel, label, rows if are_rows else blobs, tuning, macros=macros), steps)

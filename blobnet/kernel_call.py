@@ -355,12 +355,6 @@ def for_model(calls: Iterable[KernelCall], model: DeviceModel) -> list[KernelCal
     return [replace(call, constant_sizes=not (model.items_are_lanes or call.source.sizes_everywhere)) for call in calls]
 
 
-def as_rows(*blobs: Blob) -> tuple[Blob, ...]:
-    """Flat blobs for an elementwise kernel: as one row a sample, if none of them has padding."""
-    rows = tuple(replace(blob, layout=blob.layout.as_row()) for blob in blobs)
-    return rows if len({row.layout for row in rows}) == 1 else blobs
-
-
 def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
     """Work size for kernels that loop ``y`` and ``x`` from their global id in steps of GLOBAL_HEIGHT and GLOBAL_WIDTH.
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.blob import Shape
-from blobnet.cellwise import FUNCTIONS, Step, activation, fits, slope_macro, with_epilogue
+from blobnet.cellwise import FUNCTIONS, Step, activation, fits, row_call, slope_macro
 from blobnet.errors import near_matches
-from blobnet.kernel_call import KernelCall, as_rows, cell_call, elementwise_work
+from blobnet.kernel_call import KernelCall, elementwise_work
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
 
@@ -124,9 +124,8 @@ class Activation(Layer):
             size, local = elementwise_work(site.output.shape.one_unit, site.tuning)
             blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
             return [KernelCall("activation/softmax_forward", label, size, blobs, local_size=local)]
-        blobs = dict(zip(("INPUT", "OUTPUT"), as_rows(site.inputs[0], site.output), strict=True))
-        call = cell_call("activation/forward", label, blobs, site.tuning)
-        return [with_epilogue(call, [self.step, *site.epilogue])]
+        blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
+        return [row_call("activation/forward", label, blobs, site.tuning, [self.step, *site.epilogue])]
 
     def backward_data(self, site: Site) -> list[KernelCall]:
         delta = site.input_deltas[0]
@@ -136,13 +135,12 @@ class Activation(Layer):
         roles = "VALUE", "OUTPUT_DELTA", "INPUT_DELTA"
         values = site.inputs[0] if self.backward_reads_inputs else site.output, site.delta, delta
         macros: dict[str, Macro] = {"ACCUMULATE": int(site.accumulate[0])}
+        blobs = dict(zip(roles, values, strict=True))
         if self.step is None:
             size, local = elementwise_work(delta.shape.one_unit, site.tuning)
-            blobs = dict(zip(roles, values, strict=True))
             return [KernelCall("activation/softmax_backward", label, size, blobs, macros=macros, local_size=local)]
-        blobs = dict(zip(roles, as_rows(*values), strict=True))
         macros |= slope_macro([self.step], of_results=True)
-        return [cell_call("activation/backward", label, blobs, site.tuning, macros=macros)]
+        return [row_call("activation/backward", label, blobs, site.tuning, macros=macros)]
 
 
 def check_activation(layer: Layer, activation: str | None) -> None:

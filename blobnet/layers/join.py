@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.blob import Shape
-from blobnet.cellwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, Step, fits, with_epilogue
+from blobnet.cellwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, Step, fits, row_call
 from blobnet.contraction import Function
-from blobnet.kernel_call import Blob, KernelCall, as_rows, cell_call
+from blobnet.kernel_call import Blob, KernelCall
 from blobnet.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
 from blobnet.layers.lowered import AXES, Lowered, broadcast, function, repeating
@@ -102,11 +102,10 @@ class Add(_Join):
         addends = *site.inputs[:first], *site.inputs[first + 1 :]
         for addend in addends:
             total = site.output if calls else site.inputs[first]
-            blobs = dict(zip(("INPUT", "ADDEND", "OUTPUT"), as_rows(total, addend, site.output), strict=True))
-            is_last = len(calls) == len(addends) - 1
+            blobs = {"INPUT": total, "ADDEND": addend, "OUTPUT": site.output}
+            steps = site.epilogue if len(calls) == len(addends) - 1 else ()
             macros: dict[str, Macro] = {"IN_PLACE": int(total == site.output)}
-            call = cell_call("join/add", f"{site.name} forward", blobs, site.tuning, macros=macros)
-            calls.append(with_epilogue(call, site.epilogue if is_last else ()))
+            calls.append(row_call("join/add", f"{site.name} forward", blobs, site.tuning, steps, macros))
         return calls
 
     def backward_data(self, site: Site) -> list[KernelCall]:

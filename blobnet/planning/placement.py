@@ -177,9 +177,11 @@ def _memory_planes(graph: Graph) -> tuple[Shape, ...]:
 
 
 def _any_planes_do(graph: Graph, vertex: Vertex) -> bool:
-    """Whether all readers of a flat vertex take its elements in any memory shape."""
+    """Whether all readers of a flat vertex take its elements in any memory shape: a loss does not."""
     if vertex.shape.rank:
         return True
+    if graph.is_output(vertex.index):
+        return False
     readers = [graph.vertices[reader] for reader in graph.readers[vertex.index]]
     return bool(readers) and all(
         reader.layer.flattens_input

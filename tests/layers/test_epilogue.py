@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from blobnet.blob import BlobLayout, Shape
-from blobnet.cellwise import SUM, Step
+from blobnet.cellwise import PER_UNIT, SUM, Step, row_call, with_epilogue
 from blobnet.checkup.bench import BLOB_LINKS, Arrangement, Bench, function_step, make_problem
+from blobnet.checkup.layer_references import Float64Array
 from blobnet.device import Device
-from blobnet.kernel_call import Blob
+from blobnet.errors import KernelError
+from blobnet.kernel_call import Array, Blob, Tuning, cell_call
 from blobnet.kernel_source import load
 from blobnet.layers import (
     Activation,
+    Add,
     AveragePool1D,
     BatchNorm,
     Conv1D,
@@ -23,9 +26,13 @@ from blobnet.layers import (
     Dense,
     GlobalAveragePool,
     GroupNorm,
+    Input,
     MaxPool2D,
+    PReLU,
+    Scale,
 )
 from blobnet.layers.base import Layer
+from blobnet.model import Model
 from tests.kinds import tuning_for
 from tests.layers.test_convolution import contract
 from tests.reference.compare import assert_close
@@ -186,3 +193,63 @@ def test_other_layers_take_chains_too(device: Device, layer: Layer, shape: Shape
         assert len(bench.calls["forward"]) == len(plain.calls["forward"]) + (
             isinstance(layer, Dense) and arrangement.chain[0] == "norm"
         )
+
+
+# -- of flat values ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [Shape(5), Shape(5, 1), Shape(5, 1, 1), Shape(5, 1, 1, 1)], ids=str)
+def test_each_unit_of_flat_values_has_its_own_numbers(device: Device, shape: Shape) -> None:
+    images = Input.of(shape, name="images")()
+    makers = {
+        "relu": (lambda: Activation("relu")(images), lambda x: np.maximum(x, 0)),
+        "tanh": (lambda: Activation("tanh")(images), np.tanh),
+        "sum": (lambda: Add()([images, images]), lambda x: 2 * x),
+    }
+    behind = {"norm": BatchNorm(epsilon=0.5), "scale": Scale(), "prelu": PReLU()}
+    outputs = {
+        f"{head}_{tail}": dataclasses.replace(layer, name=f"{head}_{tail}")(make())
+        for head, (make, _) in makers.items()
+        for tail, layer in behind.items()
+    }
+    model = Model(images, outputs)
+    random = np.random.default_rng(33)
+    model.set_weights({name: random.uniform(0.5, 2, values.shape) for name, values in model.weights.items()})
+    x = random.standard_normal((3, *shape.dimensions)).astype(np.float32)
+    own = {name: np.float64(values).reshape(-1, *(1,) * shape.rank) for name, values in model.weights.items()}
+    values = (np.float64(x) - own["images/mean"]) / own["images/deviation"]
+
+    def normalized(x: Float64Array, name: str) -> Float64Array:
+        scale, shift, mean, variance = (
+            own[f"{name}/{part}"] for part in ("scale", "shift", "running_mean", "running_variance")
+        )
+        return (x - mean) / np.sqrt(variance + 0.5) * scale + shift
+
+    found = model.predict(x, device=device)
+    wanted = {}
+    for head, (_, function) in makers.items():
+        result = function(values)
+        wanted[f"{head}_norm"] = normalized(result, f"{head}_norm")
+        wanted[f"{head}_scale"] = result * own[f"{head}_scale/scale"]
+        wanted[f"{head}_prelu"] = np.where(result < 0, own[f"{head}_prelu/slope"] * result, result)
+    for name, expected in wanted.items():
+        assert_close(found[name], expected, relative=1e-5, absolute=1e-5, what=name)
+
+
+def test_numbers_of_other_units_are_refused() -> None:
+    blob = Blob("values", BlobLayout.padded(Shape(5)))
+    row = dataclasses.replace(blob, layout=blob.layout.as_row())
+    numbers = (("p", Array("parameters", 5)),)
+    steps = [Step("x * p", numbers=numbers)], [Step("x * r", blob, per=PER_UNIT)], [Step(SUM, blob)]
+    for own in steps:
+        blobs = {"INPUT": row, "OUTPUT": row}
+        with pytest.raises(
+            KernelError,
+            match=r"kernel activation/forward \(row\): a kernel must write the units for which its epilogue has "
+            r"numbers\. Received units=1, numbers=\[5\]",
+        ):
+            with_epilogue(cell_call("activation/forward", "row", blobs, Tuning()), own)
+    # A kernel of single values takes a row itself where no step reads anything.
+    for own, units in ([], 1), ([Step("x * 2.0")], 1), (steps[0], 5):
+        call = row_call("activation/forward", "values", {"INPUT": blob, "OUTPUT": blob}, Tuning(), own)
+        assert call.blobs["OUTPUT"].layout.unit_count == units

@@ -143,6 +143,20 @@ def test_an_output_that_others_read_has_both_deltas(device: Device) -> None:
     assert_close(predicted["outer"], second.detach().numpy(), relative=1e-5, absolute=1e-6, what="outer")
 
 
+def test_an_output_that_a_dense_layer_reads_has_its_own_shape(device: Device) -> None:
+    """Its values may not lie as the planes before it, whose units the loss would take for the classes."""
+    images = layers.Input(2, 3, 2, name="images")()
+    flat = layers.Activation("tanh")(layers.Flatten()(images))
+    model = Model(images, {"flat": flat, "dense": layers.Dense(3)(flat)})
+    x, labels = np.random.default_rng(0).standard_normal((4, 2, 3, 2)).astype(np.float32), np.array([0, 5, 7, 11])
+    logits = np.tanh(np.float64(x)).reshape(4, 12)
+    wanted = float(np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(4), labels]))
+    loss = dict.fromkeys(("flat", "dense"), "CrossEntropy")
+    measured = model.evaluate(x, {"flat": labels, "dense": labels % 3}, loss=loss, device=device)
+    assert measured["flat_loss"] == pytest.approx(wanted, rel=1e-5)
+    assert measured["flat_accuracy"] == np.mean(logits.argmax(axis=1) == labels)
+
+
 @pytest.mark.parametrize("frozen", [None, "norm", "convolution"])
 def test_a_norm_and_a_convolution_in_three_places(device: Device, frozen: str | None) -> None:
     torch = pytest.importorskip("torch")
