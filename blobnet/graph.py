@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -53,11 +53,14 @@ class Graph:
         vertices: the inputs of the network first.
         entries: the name of each input, and its vertex's number.
         exits: the name of each output, and its vertex's number.
+        origin: plain data of the ONNX file that the graph was read from, by which it is written again
+            (blobnet/onnx/conventions.py); empty for others.
     """
 
     vertices: tuple[Vertex, ...]
     entries: tuple[tuple[str, int], ...] = ()
     exits: tuple[tuple[str, int], ...] = ()
+    origin: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def inputs(self) -> dict[str, Vertex]:
@@ -187,7 +190,7 @@ class Graph:
         """The graph as plain data that :func:`from_description` takes (JSON).
 
         A list of layers for a network whose first layer is its only input and whose last one is its only output; for
-        others, with layers in several places among them, the list, and the inputs and outputs by name.
+        others, with layers in several places or an origin among them, the list, and the inputs and outputs by name.
         """
         layers = [
             {
@@ -200,13 +203,13 @@ class Graph:
         ]
         first, last = self.vertices[0], self.vertices[-1]
         is_plain = self.entries == ((first.name, first.index),) and self.exits == ((last.name, last.index),)
-        if is_plain and all(vertex.place == 1 for vertex in self.vertices):
+        if is_plain and not self.origin and all(vertex.place == 1 for vertex in self.vertices):
             return layers
         ends = {
             side: {name: vertex.name for name, vertex in vertices.items()}
             for side, vertices in (("inputs", self.inputs), ("outputs", self.outputs))
         }
-        return {"layers": layers, **ends}
+        return {"layers": layers, **ends, **({"origin": self.origin} if self.origin else {})}
 
 
 def _only(side: str, vertices: Mapping[str, Vertex]) -> Vertex:
@@ -326,7 +329,7 @@ def from_description(description: Any, subject: str) -> Graph:
             sources, targets = (
                 {public: nodes[name] for public, name in description[side].items()} for side in ("inputs", "outputs")
             )
-            return from_nodes(sources, targets)
+            return replace(from_nodes(sources, targets), origin=dict(description.get("origin", {})))
         values = list(nodes.values())
         return from_nodes(values[0], values[-1])
     except (KeyError, TypeError, AttributeError, IndexError) as error:

@@ -359,7 +359,9 @@ class Model:
         if output.shape.units != classes:
             rule = "the model's outputs must be those of its last layer with weights"
             raise ShapeError("with_classes", rule, layer=head.name, output=output.shape, classes=classes)
-        found = Model(nodes[start.name], output, class_names=class_names, seed=seed)
+        (first,), (last,) = self.graph.inputs, self.graph.outputs
+        found = Model({first: nodes[start.name]}, {last: output}, class_names=class_names, seed=seed)
+        found.graph = replace(found.graph, origin=self.graph.origin)
         # An input of another size does to samples what this one does.
         found.set_weights({name: self._weights[name] for name in map(start.parameter, ("mean", "deviation"))})
         return found

@@ -24,7 +24,7 @@ class _Format:
     Attributes:
         ending: of the name.
         save: writes a model.
-        keeps: what it keeps of a model beside the network: "training", "class names".
+        keeps: what it keeps of a model beside the network: "training", "class names", or _ORIGIN.
         take: has a model take its weights; None where the file says what the network is.
         check: sees that there is such a file.
     """
@@ -36,12 +36,16 @@ class _Format:
     check: Callable[[Path], object] = opening
 
 
+#: What a model keeps of an ONNX file that it was read from.
+_ORIGIN = "names and texts of the ONNX file"
 #: The kinds of files, longer endings first.
 FORMATS = (
     _Format(".weights.h5", Model.save_keras_weights, (), Model.load_keras_weights),
     _Format(".safetensors", Model.save_safetensors, (), Model.load_safetensors, safetensors_files.check_beginning),
-    _Format(".onnx", lambda model, path: onnx.save(model, path), ("class names",)),  # Imported when it is wanted.
-    _Format(".h5", Model.save, ("class names", "training")),
+    _Format(
+        ".onnx", lambda model, path: onnx.save(model, path), ("class names", _ORIGIN)
+    ),  # Imported when it is wanted.
+    _Format(".h5", Model.save, ("class names", "training", _ORIGIN)),
 )
 #: A file of Keras 2 has the ending of one of blobnet's.
 _KERAS_2 = _Format(".h5", Model.save, (), Model.load_keras_weights)
@@ -59,6 +63,7 @@ def run(options: argparse.Namespace) -> int:
     model = _model(options, source)
     target.save(model, options.output)
     has = {"class names": bool(model.class_names), "training": bool(model.history or model.training_state)}
+    has[_ORIGIN] = bool(model.graph.origin)
     lost = [name for name, is_there in has.items() if is_there and name not in target.keeps]
     if lost:
         print(f"note: {target.ending} files have no place for: {', '.join(lost)}", file=sys.stderr)

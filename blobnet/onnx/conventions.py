@@ -1,19 +1,93 @@
-"""What files say beside their operators: numbers of inputs, names of classes, and where the units of pictures are."""
+"""What files say beside their operators: numbers of inputs, names of classes, where the units of pictures are, and the
+origin: what a file says of itself and of its inputs and outputs, so that one that is written again can take its place.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from blobnet.blob import FloatArray
-from blobnet.onnx.reading import OWN_DOMAINS, inner_graphs
-from blobnet.onnx.values import Array
+from blobnet.errors import OptionError
+from blobnet.geometry import is_int
+from blobnet.onnx.reading import OWN_DOMAINS, inner_graphs, package
+from blobnet.onnx.values import Array, Tensor
 
 #: The metadata that is a JSON list of the names of classes.
 CLASS_NAMES = "class_names"
+
+
+#: The fields of a file and of its graph that files which are written again keep.
+_KEPT = ("doc_string", "domain", "metadata_props", "model_version")
+_KEPT_OF_GRAPH = ("doc_string", "input", "metadata_props", "name", "output")
+
+
+def head_of(proto: Any) -> Any:
+    """What an ``onnx.ModelProto`` says besides its nodes and values, as another one."""
+    known, kept = {item.name for item in proto.graph.initializer}, package().ModelProto()
+    for source, target, names in ((proto, kept, _KEPT), (proto.graph, kept.graph, _KEPT_OF_GRAPH)):
+        for field, value in source.ListFields():  # Those that the file has.
+            if field.name not in names:
+                continue
+            if isinstance(value, str | bytes | int):
+                setattr(target, field.name, value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+            else:
+                own = (item for item in value if field.name != "input" or item.name not in known)
+                getattr(target, field.name).extend(own)
+    return kept
+
+
+def origin_of(
+    head: Any,
+    inputs: Mapping[str, tuple[str, Tensor]],
+    outputs: Mapping[str, tuple[str, Tensor]],
+    units_last: Collection[str],
+) -> dict[str, Any]:
+    """What a file says besides its network, as plain data: ``Graph.origin``.
+
+    ``{"model": ..., "inputs": ..., "outputs": ...}``: the head in protobuf's JSON, and for each of the model's inputs
+    and outputs its ``name`` in the file, its ``shape``, in which None is the batch, and whether the file has
+    ``units_last`` there.
+
+    Args:
+        head: of the file.
+        inputs: the model's inputs by name: their names in the file, and the tensors that they are there.
+        outputs: the same of the outputs.
+        units_last: the names in the file of those that were turned.
+    """
+    from google.protobuf.json_format import MessageToDict
+
+    def described(ends: Mapping[str, tuple[str, Tensor]]) -> dict[str, Any]:
+        found = {}
+        for own, (name, tensor) in ends.items():
+            shape = [None if axis == tensor.at else size for axis, size in enumerate(tensor.axes)]
+            found[own] = {"name": name, "shape": shape, "units_last": name in units_last}
+        return found
+
+    return {"model": MessageToDict(head), "inputs": described(inputs), "outputs": described(outputs)}
+
+
+def model_of(origin: Mapping[str, Any], subject: str) -> Any:
+    """The ``onnx.ModelProto`` that an origin begins a file with; an empty one where there is no origin.
+
+    Raises:
+        OptionError: it is none.
+    """
+    from google.protobuf.json_format import ParseDict, ParseError
+
+    try:
+        for side in ("inputs", "outputs"):
+            for end in origin.get(side, {}).values():
+                sizes = [size for size in end["shape"] if size is not None]
+                if not isinstance(end["name"], str) or not all(is_int(size, 1) for size in sizes):
+                    raise ValueError(end)
+        return ParseDict({**origin.get("model", {})}, package().ModelProto())
+    except (ParseError, AttributeError, KeyError, TypeError, ValueError) as error:
+        rule = "what a model keeps of the ONNX file that it was read from must be whole"
+        raise OptionError(subject, rule, cause=error, hint="model.graph.origin has it.") from error
 
 
 def class_names(proto: Any, units: int) -> tuple[str, ...]:
@@ -43,11 +117,17 @@ def take_normalization(graph: Any, array: Callable[[str], Array | None]) -> dict
         if len(sizes) < 2:
             continue
         value, numbers = item.name, dict[str, FloatArray]()
-        for operator in ("Sub", "Div"):
+        for operator in ("Cast", "Identity", "Sub", "Div"):
             readers = [node for node in graph.node if value in node.input]
             if len(readers) != 1 or value in outputs:
                 break
             (node,) = readers
+            if operator in ("Cast", "Identity"):  # Of whole numbers, say, which the device converts.
+                is_same = node.op_type == operator and (
+                    operator == "Identity" or node.attribute[0].i == package().TensorProto.FLOAT
+                )
+                value = node.output[0] if is_same else value
+                continue
             is_step = node.op_type == operator and node.domain in OWN_DOMAINS and len(node.input) == 2
             own = array(node.input[1]) if is_step and node.input[0] == value else None
             if own is None or node.output[0] in outputs or not _fits(own, sizes, operator):
@@ -69,7 +149,7 @@ def take_normalization(graph: Any, array: Callable[[str], Array | None]) -> dict
 
 
 #: The orders of a transpose that puts units first, and of one that puts them last.
-_TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 #: Operators that do the same to each value of a picture, or of a unit: the axes may be turned behind them.
 _OF_VALUES = frozenset(
     ["Add", "Cast", "Clip", "DequantizeLinear", "Div", "Identity", "Mul", "QuantizeLinear", "Relu", "Sub"]
@@ -81,7 +161,7 @@ def has_units_last(axes: Sequence[int | str]) -> bool:
     return len(axes) == 4 and axes[1] not in (1, 3) and axes[3] in (1, 3)
 
 
-def put_units_first(graph: Any, array: Callable[[str], Array | None]) -> bool:
+def put_units_first(graph: Any, array: Callable[[str], Array | None]) -> set[str]:
     """Have a graph of pictures with units last, as TensorFlow's are, take them as (samples, units, height, width).
 
     The graph's own transpose goes; a graph without one gets one in front of what reads the pictures. An output that
@@ -92,7 +172,7 @@ def put_units_first(graph: Any, array: Callable[[str], Array | None]) -> bool:
         array: gives an initializer by its name, None where there is no such one.
 
     Returns:
-        Whether it has such pictures; if not, it stays as it is.
+        The names of the input, and of outputs, that were turned; none where it has no such pictures and stays as it is.
     """
     from onnx import helper, numpy_helper
 
@@ -101,10 +181,10 @@ def put_units_first(graph: Any, array: Callable[[str], Array | None]) -> bool:
     outputs = {item.name: item.type.tensor_type.shape.dim for item in graph.output}
     sizes = entries[0].type.tensor_type.shape.dim if len(entries) == 1 else []
     if not has_units_last([axis.dim_value for axis in sizes]) or entries[0].name in outputs:
-        return False
+        return set()
     units = sizes[3].dim_value
-    _reorder(sizes, _TO_FIRST)
-    nodes, placed = list(graph.node), set[str]()
+    _reorder(sizes, TO_FIRST)
+    nodes, placed, turned = list(graph.node), set[str](), {entries[0].name}
     del graph.node[:]
     last_of = {entries[0].name: f"{entries[0].name}/units_last"}  # Of what has units first, for who needs them last.
     for node in nodes:
@@ -112,7 +192,7 @@ def put_units_first(graph: Any, array: Callable[[str], Array | None]) -> bool:
             node.op_type in _OF_VALUES and last_of.keys() & {*node.input} and not outputs.keys() & {*node.output}
         )
         numbers = {name: array(name) for name in node.input if of_values and name and name not in last_of}
-        if node.op_type == "Transpose" and node.input[0] in last_of and _order(node) == _TO_FIRST:
+        if node.op_type == "Transpose" and node.input[0] in last_of and _order(node) == TO_FIRST:
             _become_identity(node)
         elif of_values and all(own is not None and _is_of_units(own, units, node.op_type) for own in numbers.values()):
             last_of[node.output[0]] = f"{node.output[0]}/units_last"
@@ -123,13 +203,14 @@ def put_units_first(graph: Any, array: Callable[[str], Array | None]) -> bool:
                     graph.initializer.append(numpy_helper.from_array(own.reshape(-1, 1, 1), node.input[place]))
         else:
             for name in sorted(_renamed(node, last_of) - placed):
-                graph.node.append(helper.make_node("Transpose", [name], [last_of[name]], perm=_TO_LAST))
+                graph.node.append(helper.make_node("Transpose", [name], [last_of[name]], perm=TO_LAST))
                 placed.add(name)
-        if _order(node) == _TO_LAST and node.output[0] in outputs:
+        if _order(node) == TO_LAST and node.output[0] in outputs:
             _become_identity(node)
-            _reorder(outputs[node.output[0]], _TO_FIRST)
+            _reorder(outputs[node.output[0]], TO_FIRST)
+            turned.add(node.output[0])
         graph.node.append(node)
-    return True
+    return turned
 
 
 def _order(node: Any) -> tuple[int, ...]:

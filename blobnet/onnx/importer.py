@@ -19,7 +19,14 @@ from blobnet.geometry import is_int
 from blobnet.layers import Activation, Input, Layer, Node
 from blobnet.model import Model
 from blobnet.onnx import bodies, host
-from blobnet.onnx.conventions import class_names, put_units_first, take_normalization
+from blobnet.onnx.conventions import (
+    CLASS_NAMES,
+    class_names,
+    head_of,
+    origin_of,
+    put_units_first,
+    take_normalization,
+)
 from blobnet.onnx.host import HostNode, Late, Operand
 from blobnet.onnx.operation import (
     SESSION_HINT,
@@ -86,13 +93,14 @@ def _loaded(
     model: Any, subject: str, sizes: Sizes | Sequence[int] | None, samples: bool, units_first: bool = False
 ) -> Model:
     """What :func:`load` gives, of a model that was read."""
-    graph = model.graph
+    graph, head = model.graph, head_of(model)
 
     def array(name: str) -> Array | None:
         return array_of(arrays[name], subject) if name in arrays else None
 
     arrays = {item.name: item for item in graph.initializer} if samples else {}
-    if units_first and samples and put_units_first(graph, array):
+    turned = put_units_first(graph, array) if units_first and samples else set[str]()
+    if turned:
         arrays = {item.name: item for item in graph.initializer}
     normalized = take_normalization(graph, array)
     imported = import_for(
@@ -115,6 +123,14 @@ def _loaded(
         warn(subject, rule, layers=first_few(map(" and ".join, copied), 4), hint=hint)
     if len(found.graph.exits) == 1:
         found.class_names = class_names(model, found.graph.output.shape.units)
+    if found.class_names:  # Of which the model has the only copy.
+        kept = [item for item in model.metadata_props if item.key != CLASS_NAMES]
+        del head.metadata_props[:]
+        head.metadata_props.extend(kept)
+    entries = ((name, imported.inputs[name]) for name in imported.entered)
+    inputs = dict(zip(found.graph.inputs, entries, strict=True))
+    outputs = dict(zip(found.graph.outputs, tensors.items(), strict=True))
+    found.graph = replace(found.graph, origin=origin_of(head, inputs, outputs, turned))
     return found
 
 
@@ -140,7 +156,8 @@ def import_for(model: Any, subject: str, sizes: Sizes, samples: bool = True, **s
     Raises:
         OptionError: an axis has no size, or an operator is none that blobnet has.
     """
-    inputs = inputs_of(model.graph, subject)
+    read_ones = reads(model.graph)
+    inputs = [item for item in inputs_of(model.graph, subject) if read_ones[item.name]]
     check_sizes(model.graph, sizes, subject)
     # With some number of samples, shapes say where these are; but not all files that leave it open mean it.
     *counts, last = (_SOME, 1) if samples else (0,)
@@ -527,8 +544,7 @@ class Import:
             hint = "export the network with float32 inputs, or give these arrays without infinities and NaN."
             raise UnsupportedError(self.subject, rule, known=known, layers=first_few(outputs, 3), hint=hint)
         inputs = {str(entries[name].layer.name): entries[name] for name in self.entered}
-        first, last = (next(iter(ends.values())) if len(ends) == 1 else ends for ends in (inputs, outputs))
-        return Model(first, last)
+        return Model(inputs, outputs)
 
 
 @dataclass

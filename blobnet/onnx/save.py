@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,7 +16,7 @@ from blobnet import files
 from blobnet.errors import FileError, OptionError
 from blobnet.graph import Graph, Vertex
 from blobnet.model import Model, check_model
-from blobnet.onnx.conventions import CLASS_NAMES
+from blobnet.onnx.conventions import CLASS_NAMES, TO_FIRST, TO_LAST, model_of
 from blobnet.onnx.forms import FORMS
 from blobnet.onnx.place import Place
 from blobnet.onnx.reading import package
@@ -29,14 +32,18 @@ _SHAPING = {"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 #: Protocol buffers hold no more.
 _MOST_BYTES = 2**31 - 1
 
+#: A shape; None is the batch.
+_Axes: TypeAlias = "tuple[int | None, ...]"
+
 
 def save(model: Model, path: str | os.PathLike[str]) -> None:
     """Writes an ONNX file, all or nothing: the network as it predicts, its weights, and the names of its classes.
 
     Inputs and outputs are float32 (N, units[[[, depth], height], width]), N being the batch, by the names of the
-    model's. What the input layer does to samples is part of it, as Sub and Div nodes. Nodes are called as layers,
-    and their weights as parameters: ``conv1/weight``. Names of classes are a JSON list in the metadata ``class_names``.
-    Training state, loss and history are not written.
+    model's. Of a model that was read from an ONNX file they have the names, types, shapes and texts of that file, whose
+    metadata are written too; the batch is open, whatever it was. What the input layer does to samples is part of the
+    network, as Sub and Div nodes. Nodes are called as layers, and their weights as parameters: ``conv1/weight``. Names
+    of classes are a JSON list in the metadata ``class_names``. Training state, loss and history are not written.
 
     Raises:
         OptionError: it is no Model, or a layer has no form in ONNX; the error names it.
@@ -55,49 +62,91 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
 def to_proto(model: Model) -> Any:
     """The model as an ``onnx.ModelProto``; errors as for :func:`save`."""
     check_model(model, "onnx.save")
-    onnx, graph, writer = package(), model.graph, _Writer(model)
-    helper = onnx.helper
+    onnx, graph = package(), model.graph
+    proto = model_of(graph.origin, "onnx.save")
+    proto.graph.name = proto.graph.name or "blobnet"
+    proto.producer_name, proto.producer_version, proto.ir_version = "blobnet", blobnet.__version__, IR_VERSION
+    proto.opset_import.extend([onnx.helper.make_opsetid("", OPSET)])
+    writer = _Writer(model, proto.graph)
     for vertex in graph.vertices:
         writer.add(vertex)
-    proto = helper.make_model(
-        helper.make_graph(
-            writer.nodes,
-            "blobnet",
-            [_value(name, vertex) for name, vertex in graph.inputs.items()],
-            [_value(writer.outputs[vertex.index], vertex) for vertex in graph.outputs.values()],
-            [onnx.numpy_helper.from_array(array, name) for name, array in writer.arrays.items()],
-        ),
-        producer_name="blobnet",
-        producer_version=blobnet.__version__,
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-    )
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in writer.arrays.items())
     if model.class_names:
         names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in model.class_names]
-        helper.set_model_props(proto, {CLASS_NAMES: json.dumps(names)})
+        proto.metadata_props.add(key=CLASS_NAMES, value=json.dumps(names))
     return proto
 
 
-def _value(name: str, vertex: Vertex) -> Any:
-    onnx = package()
-    return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [BATCH, *vertex.shape.dimensions])
+@dataclass(frozen=True)
+class _End:
+    """An input or output of a file.
+
+    Attributes:
+        name: in the file.
+        type: of its elements there, by ONNX's number.
+        inner: its shape in the model, where all is float32; None is the batch.
+        shape: that of the file, but for the order of its axes.
+        is_turned: whether the file has units last.
+    """
+
+    name: str
+    type: int
+    inner: _Axes
+    shape: _Axes
+    is_turned: bool
+
+    @classmethod
+    def of(cls, origin: Mapping[str, Any], own: str, vertex: Vertex, items: Any, taken: Collection[str] = ()) -> _End:
+        """That which a model calls ``own``; its description is written to ``items``, under a name that is not taken.
+
+        ``origin`` is what the file that the model was read from says of such ends.
+        """
+        onnx, said = package(), origin.get(own, {})
+        inner: _Axes = (None, *vertex.shape.dimensions)
+        shape = tuple(said.get("shape", ()))
+        if not said or math.prod(size or 1 for size in shape) != vertex.shape.elements:
+            shape = inner  # It has got other sizes since: with_classes, say.
+        is_turned = len(shape) == 4 and said.get("units_last") is True
+        name = said.get("name", own)
+        item = next((item for item in items if item.name == name), None)
+        item = items.add() if item is None else item
+        item.name = f"{name}_output" if name in taken else name
+        before = item.type.tensor_type
+        kind = before.elem_type or onnx.TensorProto.FLOAT
+        said_axes = [axis.dim_param for axis in before.shape.dim]
+        names = said_axes if len(said_axes) == len(shape) else [""] * len(shape)
+        sizes = [shape[axis] for axis in TO_LAST] if is_turned else shape
+        sizes = [(name or BATCH) if size is None else size for name, size in zip(names, sizes, strict=True)]
+        item.type.CopyFrom(onnx.helper.make_tensor_type_proto(kind, sizes))
+        return cls(item.name, kind, inner, shape, is_turned)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether the file has it as the model has."""
+        return self.type == package().TensorProto.FLOAT and self.shape == self.inner and not self.is_turned
 
 
 class _Writer:
-    """Nodes, and the arrays that they read, of the vertices that were added."""
+    """Adds vertices to an ``onnx.GraphProto``, its inputs and outputs first, and collects the arrays that they read."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, proto: Any) -> None:
         self.graph: Graph = model.graph
         self.weights = model.weights
-        self.nodes: list[Any] = []
         self.arrays: dict[str, Any] = {}
-        public = dict.fromkeys(self.graph.inputs)
-        #: The names of the results, which no other value may have.
-        self.outputs = {
-            vertex.index: f"{name}_output" if name in public else name for name, vertex in self.graph.outputs.items()
-        }
-        self._taken = {*public, *self.outputs.values()}
+        self._nodes = proto.node
+        ends: list[dict[int, _End]] = []
+        for side, vertices, items in (
+            ("inputs", self.graph.inputs, proto.input),
+            ("outputs", self.graph.outputs, proto.output),
+        ):
+            origin, taken = self.graph.origin.get(side, {}), [end.name for found in ends for end in found.values()]
+            ends.append({own.index: _End.of(origin, name, own, items, taken) for name, own in vertices.items()})
+        inputs, self._outputs = ends
+        #: The names of inputs and outputs, which no other value may have.
+        self._public = {item.name for items in (proto.input, proto.output) for item in items}
+        self._taken, self._renamed = set(self._public), dict[str, str]()
         self._values: dict[int, str] = {}
+        self._samples = {index: self._entering(end) for index, end in inputs.items()}
 
     def add(self, vertex: Vertex) -> None:
         """Adds the nodes of a vertex."""
@@ -109,21 +158,62 @@ class _Writer:
             graph.input_shapes(vertex),
             vertex.shape,
             {spec.name: self.weights[vertex.parameter(spec.name)] for spec in graph.parameters(vertex)},
-            next((name for name, entry in graph.entries if entry == vertex.index), graph.entries[0][0]),
+            self._samples.get(vertex.index, next(iter(self._samples.values()))),
         )
-        result = _add_nodes(place)
-        if vertex.index in self.outputs and not any(node[2] == result for node in place.nodes):
+        result, end = _add_nodes(place), self._outputs.get(vertex.index)
+        if end and not any(output == result for _, _, output, _ in place.nodes):
             result = place.node("Identity", result)
         # What a vertex gives is called as it is.
-        wanted = self.outputs.get(vertex.index) or self._free(vertex.name)
+        wanted = end.name if end and end.is_inner else self._free(vertex.name)
         computing = [output for operator, _, output, _ in place.nodes if operator not in _SHAPING]
         named = computing[-1] if computing else result
+        made = [output for _, _, output, _ in place.nodes]
+        names = {name: self._inner(name) for name in (*place.arrays, *made)}
+        names |= {result: wanted} if result in made else {}
         for operator, inputs, output, attributes in place.nodes:
             name = vertex.name if output == named else output
-            outputs = [wanted if output == result else output]
-            self.nodes.append(package().helper.make_node(operator, inputs, outputs, name=name, **attributes))
-        self.arrays |= {name: np.asarray(array, order="C") for name, array in place.arrays.items()}
-        self._values[vertex.index] = wanted if any(node[2] == result for node in place.nodes) else result
+            self._add(operator, [names.get(item, item) for item in inputs], names[output], name, **attributes)
+        self.arrays |= {names[name]: np.asarray(array, order="C") for name, array in place.arrays.items()}
+        self._values[vertex.index] = names.get(result, result)
+        if end and not end.is_inner:
+            self._leaving(wanted, end)
+
+    def _add(self, operator: str, inputs: Sequence[str], output: str, name: str = "", **attributes: Any) -> str:
+        name = name or f"{output}/end"  # No layer's name has a '/'.
+        self._nodes.append(package().helper.make_node(operator, inputs, [output], name=name, **attributes))
+        return output
+
+    def _entering(self, end: _End) -> str:
+        """The name of an input's samples as the model has them."""
+        value, kind = end.name, package().TensorProto.FLOAT
+        if end.type != kind:
+            value = self._add("Cast", [value], self._free(f"{end.name}_float"), to=kind)
+        if end.is_turned:
+            value = self._add("Transpose", [value], self._free(f"{end.name}_turned"), perm=TO_FIRST)
+        return self._reshaped(value, end.shape, end.inner, end.name)
+
+    def _leaving(self, value: str, end: _End) -> None:
+        """Gives a value of the model the shape and type that an output has in the file."""
+        value = self._reshaped(value, end.inner, end.shape, end.name)
+        if end.is_turned:
+            value = self._add("Transpose", [value], self._free(f"{end.name}_turned"), perm=TO_LAST)
+        if end.type != package().TensorProto.FLOAT:
+            value = self._add("Cast", [value], self._free(f"{end.name}_cast"), to=end.type)
+        self._nodes[-1].output[0] = end.name
+
+    def _reshaped(self, value: str, before: _Axes, wanted: _Axes, name: str) -> str:
+        """A value in another shape; what has no batch is one sample."""
+        if before == wanted:
+            return value
+        sizes, batch = self._free(f"{name}_sizes"), 0 if None in before else 1
+        self.arrays[sizes] = np.array([batch if size is None else size for size in wanted], np.int64)
+        return self._add("Reshape", [value, sizes], self._free(f"{name}_shaped"))
+
+    def _inner(self, name: str) -> str:
+        """The name of an array, or of a value within a layer: another one where an input or output is called so."""
+        if name not in self._public:
+            return name
+        return self._renamed.get(name) or self._renamed.setdefault(name, self._free(name))
 
     def _free(self, name: str) -> str:
         """A name like that which no other value has."""

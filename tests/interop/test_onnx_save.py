@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -492,3 +493,199 @@ def test_windows_that_were_read_are_written(
     again = bn.onnx.load(tmp_path / "model.onnx")
     assert not any(item.elements > 1000 for item in again.graph.named_parameters.values())
     assert_same(predicted(again, {"x": x}, device), [wanted])
+
+
+# -- files that were read take the place of the original --------------------------------------------------------------
+
+
+def interface(path: Path) -> dict[str, Any]:
+    """What code that runs a file sees of it, but for how many samples it is made for."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    ends = {
+        side: [
+            (
+                item.name,
+                item.type,
+                [size if axis or isinstance(size, str) else "N" for axis, size in enumerate(item.shape)],
+            )
+            for item in items
+        ]
+        for side, items in (("inputs", session.get_inputs()), ("outputs", session.get_outputs()))
+    }
+    meta = session.get_modelmeta()
+    texts = {
+        name: getattr(meta, name)
+        for name in ("custom_metadata_map", "description", "domain", "graph_description", "graph_name", "version")
+    }
+    proto = onnx.load(path)
+    docs = {item.name: item.doc_string for items in (proto.graph.input, proto.graph.output) for item in items}
+    return {**ends, **texts, "docs": docs}
+
+
+def hand_made(case: str) -> tuple[Any, dict[str, Any]]:
+    """A classifier as a file has it, and samples of it: types, names and shapes that none of blobnet's have."""
+    kind = {"halves": np.float16, "bytes": np.uint8, "doubles": np.float64}.get(case, np.float32)
+    random, node = np.random.default_rng(0), onnx.helper.make_node
+    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    weights = {
+        "w": random.normal(size=(4, 3, 3, 3)),
+        "head": random.normal(size=(5, 4)),
+        "m": random.normal(size=(5, 4)),
+    }
+    constants = {name: values.astype(kind if case == "halves" else np.float32) for name, values in weights.items()}
+    constants |= {"axes": np.array([0, 2, 1, 2, 2, 2, 3]), "last": np.array([1]), "half": np.array(0.5, np.float32)}
+    source, target = "serving/x:0", "input/Cast_0" if case == "bytes" else "/head/Gemm_output_0"
+    batch: Any = 1 if case == "fixed" else "batch size"
+    is_cast = case in ("bytes", "doubles")
+    nodes = [
+        *([node("Cast", [source], ["f"], to=1)] if is_cast else []),
+        node("Conv", ["f" if is_cast else source, "w"], ["c"], source),
+        node("GlobalAveragePool", ["c"], ["p"], "pool"),
+        node("Flatten", ["p"], ["q"]),
+        node("Gemm", ["q", "head"], ["logits" if case in ("vector", "branches") else target], transB=1),
+    ]
+    shape: list[Any] = [batch, 3, 6, 5]
+    ends: dict[str, Any] = {target: (10 if case == "halves" else 1, [batch, 5])}
+    if case == "one":  # All of a tensor is one sample.
+        nodes, shape = [node("MatMul", [source, "m"], ["a"], source), node("Relu", ["a"], [target])], [6, 5]
+        ends = {target: (1, [6, 4])}
+    if case == "units last":
+        nodes = [
+            node("Transpose", [source], ["turned"], perm=[0, 3, 1, 2]),
+            node("Conv", ["turned", "w"], ["c"], source),
+            node("Transpose", ["c"], [target], perm=[0, 2, 3, 1]),
+        ]
+        shape, ends = [batch, 6, 5, 3], {target: (1, [batch, 4, 3, 4])}
+    if case == "vector":
+        nodes.append(node("ReduceSum", ["logits", "last"], [target], keepdims=0))
+        ends = {target: (1, [batch])}
+    if case == "branches":
+        nodes += [node("Softmax", ["logits"], [target]), node("Greater", ["logits", "half"], ["is/high"])]
+        nodes += [node("Reshape", ["c", "axes"], ["planes"], "planes")]
+        ends |= {"is/high": (onnx.TensorProto.BOOL, [batch, 5]), "planes": (1, [batch, 2, 1, 2, 2, 2, 3])}
+    entries = [onnx.helper.make_tensor_value_info(source, element, shape, "pixels")]
+    if case == "branches":  # One that nothing reads is asked for all the same.
+        entries.append(onnx.helper.make_tensor_value_info("unused", 7, ["M", 2], "nobody's"))
+    used = {name for item in nodes for name in item.input}
+    graph = onnx.helper.make_graph(
+        nodes,
+        "the graph",
+        entries,
+        [onnx.helper.make_tensor_value_info(name, own, sizes, f"of {name}") for name, (own, sizes) in ends.items()],
+        [onnx.numpy_helper.from_array(values, name) for name, values in constants.items() if name in used],
+        doc_string="what the graph is",
+    )
+    texts = {"doc_string": "Two lines,\nund \u00dcmlaute", "model_version": 7, "domain": "com.example"}
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9, **texts)
+    onnx.helper.set_model_props(proto, {"stride": "32", "names": "{0: 'cat'}", "class_names": json.dumps([*"abcde"])})
+    size = shape if isinstance(shape[0], int) else [4, *shape[1:]]
+    samples = {source: (random.uniform(0, 200, size) if case == "bytes" else random.normal(size=size)).astype(kind)}
+    return proto, samples | ({"unused": np.zeros((1, 2), np.int64)} if case == "branches" else {})
+
+
+def exported(case: str, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """What PyTorch's exporters write, by names of their own and by others."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(48, 5)
+    ).eval()
+    x, options = torch.randn(4, 3, 6, 5), {}
+    if case == "exported":
+        options = {"dynamic_shapes": ({0: torch.export.Dim("batch")},)}
+    else:
+        names = {"input_names": ["image"], "output_names": ["scores"]}
+        options = {**names, "dynamic_axes": {"image": {0: "batch"}, "scores": {0: "batch"}}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, (x,), folder / "e.onnx", dynamo=case == "exported", verbose=False, **options)
+    proto = onnx.load(folder / "e.onnx")
+    return proto, {proto.graph.input[0].name: x.numpy()}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "plain",
+        "fixed",
+        "units last",
+        "halves",
+        "bytes",
+        "doubles",
+        "vector",
+        "one",
+        "branches",
+        "exported",
+        "exported with names",
+    ],
+)
+def test_a_tuned_file_takes_the_place_of_the_original(device: Any, tmp_path: Path, case: str) -> None:
+    """Of what onnxruntime says and takes, by the original's names and types; by way of HDF5, and read again."""
+    proto, samples_of = exported(case, tmp_path) if case.startswith("exported") else hand_made(case)
+    onnx.save(proto, tmp_path / "original.onnx")
+    model = bn.onnx.load(tmp_path / "original.onnx", samples=case != "one", units_first=True)
+    wanted = interface(tmp_path / "original.onnx")
+    x = next(iter(samples_of.values()))
+    x = x[None] if case == "one" else x.transpose(0, 3, 1, 2) if case == "units last" else x
+    if case in ("plain", "halves", "exported"):
+        before = model.weights
+        model.fit(x, np.arange(len(x)) % 5, epochs=1, batch_size=len(x), device=device, verbose=False)
+        assert any((before[name] != now).any() for name, now in model.weights.items())
+    if case in ("bytes", "units last"):
+        model.set_normalization([x[:, unit].mean() for unit in range(3)], [x[:, unit].std() for unit in range(3)])
+    model.save(tmp_path / "tuned.h5")
+    tuned = bn.load(tmp_path / "tuned.h5")
+    for number in range(2):
+        path = tmp_path / f"tuned{number}.onnx"
+        bn.onnx.save(tuned, path)
+        onnx.checker.check_model(str(path), full_check=True)
+        assert interface(path) == wanted
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        found = session.run([name for name, *_ in wanted["outputs"]], samples_of)
+        given = predicted(tuned, {"x": x}, device)
+        original = run_onnx(tmp_path / "original.onnx", samples_of)
+        given = [values.transpose(0, 2, 3, 1) if case == "units last" else values for values in given]
+        for values, ours, theirs in zip(found, given, original, strict=True):
+            assert (values.dtype, values.shape) == (theirs.dtype, theirs.shape)
+            np.testing.assert_allclose(values.ravel(), ours.ravel(), rtol=2e-3, atol=2e-3)
+        tuned = bn.onnx.load(path, samples=case != "one", units_first=True)
+        for name in ("serving.x:0/mean", "serving.x:0/deviation"):
+            np.testing.assert_array_equal(tuned.weights.get(name), model.weights.get(name))
+
+
+def test_a_new_head_keeps_the_names_and_texts_of_a_file(device: Any, tmp_path: Path) -> None:
+    proto, _ = hand_made("halves")
+    onnx.save(proto, tmp_path / "original.onnx")
+    model = bn.onnx.load(tmp_path / "original.onnx").with_classes(3, ["x", "y", "z"], size=(7, 9))
+    bn.onnx.save(model, tmp_path / "tuned.onnx")
+    wanted, found = (interface(tmp_path / f"{name}.onnx") for name in ("original", "tuned"))
+    assert found["custom_metadata_map"] == {**wanted["custom_metadata_map"], "class_names": '["x", "y", "z"]'}
+    assert found["inputs"] == [("serving/x:0", "tensor(float16)", ["batch size", 3, 7, 9])]
+    assert found["outputs"] == [("/head/Gemm_output_0", "tensor(float16)", ["batch size", 3])]
+    assert {**found, "inputs": 0, "outputs": 0, "custom_metadata_map": 0} == {
+        **wanted,
+        "inputs": 0,
+        "outputs": 0,
+        "custom_metadata_map": 0,
+    }
+    # Names of classes that are no longer those of the model go.
+    bn.onnx.save(bn.onnx.load(tmp_path / "original.onnx").with_classes(3), tmp_path / "bare.onnx")
+    assert set(interface(tmp_path / "bare.onnx")["custom_metadata_map"]) == {"stride", "names"}
+
+
+def test_what_is_kept_of_a_file_must_be_whole(tmp_path: Path) -> None:
+    onnx.save(hand_made("plain")[0], tmp_path / "original.onnx")
+    model = bn.onnx.load(tmp_path / "original.onnx")
+    whole = json.loads(json.dumps(model.graph.origin))
+    for change in (
+        {"model": {"docString": 3}},
+        {"model": []},
+        {"inputs": {"serving.x:0": {"name": "x"}}},
+        {"outputs": [1]},
+        {"outputs": {"a": {"name": "x", "shape": ["N"]}}},
+    ):
+        model.graph = replace(model.graph, origin={**whole, **change})
+        model.save(tmp_path / "model.h5")
+        rule = r"^onnx\.save: what a model keeps of the ONNX file that it was read from must be whole\. Received cause="
+        with pytest.raises(OptionError, match=rule):
+            bn.onnx.save(bn.load(tmp_path / "model.h5"), tmp_path / "x.onnx")
