@@ -13,11 +13,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import FLOAT32, FloatArray
+from blobnet.arguments import all_finite
+from blobnet.blob import FLOAT16, FLOAT32, FloatArray
 from blobnet.datasets.source import Source, is_stream, runs
 from blobnet.device import Device, Reading
 from blobnet.ends import TOTALS, Head, Losses, heads_of, in_order
-from blobnet.errors import DataError, DeviceError
+from blobnet.errors import DataError, DeviceError, warn
 from blobnet.executor import Executor, plan_for
 from blobnet.graph import Graph
 from blobnet.labels import Labels, labels_for
@@ -275,10 +276,18 @@ class Evaluator:
 
     def _unpacked(self, arriving: _Arriving) -> Outputs:
         count = arriving.samples
-        return tuple(
+        outputs = tuple(
             output.layout.data(reading.values(), count).reshape(count, *dimensions)
             for output, reading, dimensions in zip(self._outputs, arriving.readings, self._dimensions, strict=True)
         )
+        self._note_overflow("predict", outputs)
+        return outputs
+
+    def _note_overflow(self, subject: str, results: Iterable[FloatArray]) -> None:
+        """Warns where results are not finite, and what halves cannot hold may be why."""
+        if self.plan.tuning.storage == FLOAT16 and not all(map(all_finite, results)):
+            rule = "halves hold nothing beyond 65504; with storage='float16' some results are now NaN or infinite"
+            warn(subject, rule, hint="storage='float32' has the range, and shows whether that was why.")
 
     def measure(
         self,
@@ -323,6 +332,7 @@ class Evaluator:
 
         def finish() -> dict[str, float]:
             every = np.array(world.dealt(totals), np.float64).reshape(-1, self._sums)
+            self._note_overflow("evaluate", totals)
             found = measurements(every.sum(axis=0), heads, weights)
             values = outputs() if outputs is not None else ()
             for head, own, labels, value in zip(data.heads, asked, data.labels or (), values, strict=False):

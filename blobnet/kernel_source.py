@@ -266,13 +266,14 @@ def _expand(text: str, name: str) -> str:
     for number, line in enumerate(text.splitlines(), start=1):
         include = re.match(_INCLUDE, line)
         if include:
-            lines += [_expand(_read(include.group(1)), include.group(1)), f'#line {number + 1} "{name}"']
+            lines += [_expand(header(include.group(1)), include.group(1)), f'#line {number + 1} "{name}"']
         else:
             lines.append(line)
     return "\n".join(lines)
 
 
-def _read(path: str) -> str:
+def header(path: str) -> str:
+    """Return the text of a file of kernels/, its includes as they stand."""
     return _folder().joinpath(path).read_text(encoding="utf-8")
 
 
@@ -310,7 +311,7 @@ def load(name: str) -> KernelSource:
         KernelError: there is no such file, or its header breaks the form.
     """
     try:
-        text = _read(f"{name}.cl")
+        text = header(f"{name}.cl")
     except (FileNotFoundError, IsADirectoryError):
         raise KernelError(f"kernel {name}", "a kernel file must exist in kernels/", known=all_kernels()) from None
     return parse(name, text)
@@ -359,7 +360,7 @@ def _listed(text: str) -> tuple[str, dict[str, dict[str, str]]]:
     """The purpose of a file, and what its header lists in each section, and behind it those of its includes."""
     purpose, sections = _sections(_header(text) or "")
     for include in re.findall(_INCLUDE, text, re.MULTILINE):
-        for section, listed in _listed(_read(include))[1].items():
+        for section, listed in _listed(header(include))[1].items():
             sections[section] |= listed
     return purpose, sections
 

@@ -850,7 +850,8 @@ class Model:
         :meth:`predict_batches` for answers that are too many for memory.
 
         With ``storage="float16"`` what one layer leaves for the next takes half the memory: each value is rounded to 11
-        bits, about 5e-4 of it, and beyond 65504 it is infinite. Weights, sums and answers are float32.
+        bits, about 5e-4 of it, and beyond 65504 it is infinite, with a warning where answers are not finite then.
+        Weights, sums and answers are float32.
 
         Under mpiexec each rank predicts some of the batches, and all get all answers: all must call this with the same
         samples, and a rank that calls it by itself does so within ``World.alone()`` (docs/many_devices.md).

@@ -14,6 +14,7 @@
  * The pointer of an index is a name. Where all numbers are real_t, they are what C has for it.
  */
 #ifdef NARROW_STORAGE
+#include "halves.h"
 /* A pointer to numbers of one type, where there are others, is a mistake of ours that no driver may pass over. */
 #ifdef __clang__
 #pragma clang diagnostic error "-Wincompatible-pointer-types"

@@ -49,7 +49,7 @@ INLINE vector_t __attribute__((overloadable)) vector_load(__global const half *p
 }
 INLINE void __attribute__((overloadable)) vector_store(vector_t value, __global half *pointer)
 {
-    VECTOR_JOIN(vstore_half, LANES)(value, 0, pointer);
+    STORE_HALVES(LANES, value, pointer);
 }
 #endif
 #endif

@@ -103,8 +103,8 @@ class Addresses(Writer):
 
     def store_vector_text(self, name: str, value: str, at: str) -> str:
         """The same of a vector, from an element on."""
-        kind, more = ("vstore_half", "0, ") if self.is_half(name) else ("STORE", "")
-        return f"{kind}{self.schedule.lanes}({value}, {more}{self.buffers[name]}{self.plus(at)});"
+        kind = "STORE_HALVES({0}, " if self.is_half(name) else "STORE{0}("
+        return f"{kind.format(self.schedule.lanes)}{value}, {self.buffers[name]}{self.plus(at)});"
 
     def groups(self, index: Index) -> int:
         """Tiles along an output index."""

@@ -364,9 +364,10 @@ DERIVATIVES: dict[str, tuple[Rule, ...]] = {
     "add": (lambda f, d: d, lambda f, d: d),
     "subtract": (lambda f, d: d, lambda f, d: apply("negate", d)),
     "multiply": (lambda f, d: product(d, f.arguments[1]), lambda f, d: product(d, f.arguments[0])),
+    # Both with the same quotient: in p = e / sum(e) what p = 1 gets is then exactly 0, as in p * (d - sum(d p)).
     "divide": (
         lambda f, d: apply("divide", d, f.arguments[1]),
-        lambda f, d: apply("negate", product(d, apply("divide", f, f.arguments[1]))),
+        lambda f, d: apply("negate", product(apply("divide", d, f.arguments[1]), f)),
     ),
     "negate": (lambda f, d: apply("negate", d),),
     "abs": (lambda f, d: _sign(f.arguments[0], d),),

@@ -20,6 +20,7 @@ from blobnet.contraction.schedule import Schedule, partial_results
 from blobnet.contraction.stores import Stores
 from blobnet.contraction.table import Index, Table
 from blobnet.contraction.terms import Terms
+from blobnet.kernel_source import header
 
 #: How vectors of so many lanes are read and written that may begin at any element.
 _VECTORS = """\
@@ -98,6 +99,7 @@ def program_text(kernels: Iterable[Kernel]) -> str:
         "END_OF_IF": _END_OF_IF,
         "END_OF_ROW(": _END_OF_ROW,
         "ROW_OF(": _ROWS,
+        "STORE_HALVES(": header("halves.h"),
     }
     used = [macro for name, macro in macros.items() if any(name in text for text in texts)]
     return "\n".join([*map(_VECTORS.format, lanes), *used, *texts])

@@ -459,6 +459,51 @@ def test_config(name: str) -> None:
     assert layer.kind in layers.__all__
 
 
+# -- large numbers -----------------------------------------------------------------------------------------------------
+
+
+def attention_gradients(arrays: dict[str, Any], delta: Any, heads: int, causal: bool, dtype: Any) -> dict[str, Any]:
+    """dL/d input and parameters of attention in PyTorch, from its softmax (its fused kernels cancel less exactly)."""
+    torch = pytest.importorskip("torch")
+    given = {name: torch.tensor(array, dtype=dtype, requires_grad=True) for name, array in arrays.items()}
+    x = given["X0"]
+    size, units, columns = x.shape
+
+    def projected(name: str) -> Any:
+        every = given[name] @ x + given[f"{name}_bias"][:, None]
+        return every.reshape(size, heads, units // heads, columns)
+
+    scores = projected("query").mT @ projected("key") / (units / heads) ** 0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(columns, columns, dtype=torch.bool).triu(1), -np.inf)
+    heard = (projected("value") @ scores.softmax(-1).mT).reshape(x.shape)
+    (given["output"] @ heard + given["output_bias"][:, None]).backward(torch.tensor(delta, dtype=dtype))
+    return {name: tensor.grad.double().numpy() for name, tensor in given.items()}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("largest", [1.0, 1.5e3, 1e5])
+def test_gradients_of_attention_at_large_scores(device: Device, largest: float, causal: bool) -> None:
+    """They are no more than 30 times as far from float64's as PyTorch's: what has all the weight gets exactly 0."""
+    torch = pytest.importorskip("torch")
+    random, heads, units, columns = np.random.default_rng(7), 2, 6, 4
+    arrays = {name: random.standard_normal((units, units)) for name in ("query", "key", "value", "output")}
+    arrays |= {f"{name}_bias": random.standard_normal(units) for name in tuple(arrays)}
+    arrays["X0"], delta = random.standard_normal((2, 5, units, columns))
+    for name in ("query", "key"):
+        arrays[name] *= (largest / units) ** 0.5
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    layer = layers.MultiHeadAttention(heads, causal=causal)
+    found = layer.function([matrix(units, columns)]).gradients(arrays, {"O": delta.astype(np.float32)}, device)
+    wanted, theirs = (
+        attention_gradients(arrays, delta.astype(np.float32), heads, causal, kind)
+        for kind in (torch.float64, torch.float32)
+    )
+    for name in arrays.keys() - {"key_bias"}:  # A sum that is 0.
+        limit = 30 * np.abs(theirs[name] - wanted[name]).max() + 3e-6 * np.abs(wanted[name]).max()
+        assert np.abs(found[name] - wanted[name]).max() <= limit, name
+
+
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 #: What is wrong with hyperparameters, and the error.

@@ -138,6 +138,17 @@ def test_compiled_layers_of_halves(device: Device, name: str, kind: str) -> None
     run_torch_contract(device, layer, shapes, module, relative=1e-3, absolute=1e-3, fused=(), **settings)
 
 
+def test_vectors_of_halves_begin_at_any_half(device: Device) -> None:
+    """Zeros that are laid down, and rows, of samples whose distance no vector's alignment divides."""
+    images = layers.Input(3, 5, 37)()
+    node = layers.Pad(((1, 2), (1, 0)))(layers.Pad(((1, 2), (1, 0)))(images))
+    model = Model(images, layers.Upsample(2)(node))
+    x = np.random.default_rng(0).standard_normal((3, 3, 5, 37)).astype(np.float16)
+    wanted = np.pad(x, ((0, 0), (0, 0), (2, 4), (2, 0))).repeat(2, axis=2).repeat(2, axis=3)
+    found = model.predict(x.astype(np.float32), storage="float16", device=device, batch_size=4)
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_bytes_follow_the_type() -> None:
     assert (FLOAT32.itemsize, FLOAT16.itemsize) == (4, 2)
     wide, narrow = (Buffer("a", 10, 3, type=kind) for kind in (FLOAT32, FLOAT16))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import blobnet as bn
 from blobnet import layers
 from blobnet.checkup.reference import convolution, dense, pooling
 from blobnet.device import Device
-from blobnet.errors import DataError, OptionError, ShapeError
+from blobnet.errors import BlobnetWarning, DataError, OptionError, ShapeError
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.model import Model, Sequential
 from tests.kinds import as_gpu
@@ -106,8 +107,17 @@ def test_halves_end_at_65504(device: Device) -> None:
     model.set_weights({"large/weight": [[1e5]], "small/weight": [[1e-5]]})
     x = np.float32([[0.5], [1.0]])
     settings: dict[str, Any] = {"device": device, "storage": "float16"}
-    np.testing.assert_allclose(model.predict(x, **settings), [[0.5], [np.inf]], rtol=1e-3)
-    assert set(model.evaluate(x[:1], x[:1], loss=MeanSquaredError(), **settings)) == {"loss"}
+    rule = (
+        "halves hold nothing beyond 65504; with storage='float16' some results are now NaN or infinite. Hint: storage"
+    )
+    with pytest.warns(BlobnetWarning, match=f"^predict: {re.escape(rule)}"):
+        np.testing.assert_allclose(model.predict(x, **settings), [[0.5], [np.inf]], rtol=1e-3)
+    with pytest.warns(BlobnetWarning, match=f"^evaluate: {re.escape(rule)}"):
+        assert model.evaluate(x, x, loss=MeanSquaredError(), **settings) == {"loss": np.inf}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert set(model.evaluate(x[:1], x[:1], loss=MeanSquaredError(), **settings)) == {"loss"}
+        np.testing.assert_allclose(model.predict(x, device=device), x, rtol=1e-3)
 
 
 def test_storages_that_there_are_not(device: Device) -> None:

@@ -65,7 +65,8 @@ FLOORS = """
     lanes
     sample_weights shard_sum lockstep
     labels loader progress samples scaling training_step
-    inference callbacks arguments notes network_inputs
+    arguments
+    inference callbacks notes network_inputs
     trainer
     model
     blobnet
