@@ -495,7 +495,15 @@ def _add_evaluate(parser: Parser) -> None:
         "--report", action="store_true", help="print precision, recall, F1, IoU and AUC of each class (classes only)"
     )
     _add_picture(parser, "--matrix", "draw the confusion matrix", classes_only=True)
-    _add_picture(parser, "--mistakes", "draw the worst mistakes, with the truth and what was said")
+    parser.add_argument(
+        "--mistakes",
+        metavar="FILE",
+        type=Path,
+        action="append",
+        default=[],
+        help="draw the worst mistakes, with the truth and what was said (.png, .pdf or .svg; needs matplotlib), or "
+        "list all of them, the worst first (.csv); may come twice",
+    )
     _add_device_and_precision(parser)
 
 

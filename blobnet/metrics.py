@@ -381,8 +381,14 @@ class Report:
         titles, rows = self.table()
         printable = {name: name.encode("unicode_escape").decode() if not name.isprintable() else name for name in rows}
         width = max(len("class"), *map(len, printable.values()))
-        lines = ["  ".join([f"{'class':<{width}}", *(f"{title:>9}" for title in titles)])]
+        widths = [max(6, len(title)) for title in titles]  # 60 columns, with names of up to 14 characters
+
+        def line(name: str, cells: Sequence[str]) -> str:
+            return " ".join(
+                [f"{name:<{width}}", *(f"{cell:>{size}}" for cell, size in zip(cells, widths, strict=True))]
+            )
+
+        lines = [line("class", titles)]
         for name, values in rows.items():
-            cells = [f"{value:9.4f}" for value in values[:-1]] + [f"{values[-1]:9.0f}"]
-            lines.append("  ".join([f"{printable[name]:<{width}}", *cells]))
+            lines.append(line(printable[name], [*(f"{value:.4f}" for value in values[:-1]), f"{values[-1]:.0f}"]))
         return "\n".join([*lines, f"accuracy {self.accuracy:.4f}"])

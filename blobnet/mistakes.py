@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import heapq
+import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,15 +39,19 @@ class Mistake:
         error: how wrong: see :func:`worst_mistakes`.
         truth: what the label says.
         said: what the model says.
-        remark: how surely, or how much of the sample.
-        masks: with a class for each position the label's and the model's, (2, ...); IGNORED where none counts.
+        share: the probability of what is said, or with a class for each position the part of them that is wrong; None
+            with targets.
+        file: the sample's, if it has one of its own.
+        masks: with a class for each position the label's and the model's, (2, ...); IGNORED where none counts. None
+            where they are not wanted.
     """
 
     number: int
     error: float
     truth: str
     said: str
-    remark: str
+    share: float | None = None
+    file: str = ""
     masks: npt.NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
 
@@ -55,15 +61,28 @@ class Mistakes:
 
     Attributes:
         samples: how many were looked at.
-        wrong: how many of them the model gets wrong.
+        wrong: how many of them the model gets wrong; None with targets, which no output meets exactly.
         worst: some of these.
-        values: (M, units[[[, depth], height], width]), their samples as the model gets them, normalised.
+        values: (M, units[[[, depth], height], width]), the samples of the first M of them as the model gets them,
+            normalised.
+        class_names: of the model.
     """
 
     samples: int
-    wrong: int
+    wrong: int | None
     worst: tuple[Mistake, ...]
     values: FloatArray
+    class_names: tuple[str, ...] = ()
+
+    def csv(self) -> str:
+        """A line for each mistake: the sample's number and file, truth, answer, share and error (see Mistake)."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["number", "file", "truth", "said", "share", "error"])
+        for item in self.worst:
+            share = "" if item.share is None else f"{item.share:.6g}"
+            writer.writerow([item.number, item.file, item.truth, item.said, share, f"{item.error:.6g}"])
+        return text.getvalue()
 
 
 def worst_mistakes(
@@ -72,6 +91,8 @@ def worst_mistakes(
     y: Any,
     *,
     count: int = 40,
+    drawn: int | None = None,
+    files: Sequence[str] = (),
     loss: Loss | str | None = None,
     batch_size: int = 128,
     device: Device | str | None = None,
@@ -80,14 +101,16 @@ def worst_mistakes(
     """The samples that a model gets most wrong.
 
     With classes a sample is wrong if another class gets a higher probability, and its error is ``-log p`` of its own
-    class; with a class for each position, if any position is wrong, and its error is the mean. With targets the error
-    is the mean distance of outputs (probabilities, where the loss takes logits) to targets, and wrong is what has one.
+    class; with a class for each position, if any position is wrong, and its error is the mean. With targets nothing is
+    right or wrong, and the error is the mean distance of outputs (probabilities, where the loss takes logits) to them.
 
     Args:
         model: whose answers.
         x: samples, as for Model.fit; no iterable.
         y: labels or targets.
         count: the most mistakes.
+        drawn: of how many of them the samples, and the masks, are kept; of all if None.
+        files: of the samples, if they have files of their own.
         loss: what the outputs are made for; that of the training if None.
         batch_size: samples at once.
         device: a device or its name; the one used last if None.
@@ -105,17 +128,21 @@ def worst_mistakes(
     source = samples_for(model.graph, x, "x")
     labels = prepare_labels(model.graph.output.shape, loss, source.shape, y, "y")
     size = batch_size * max(1, _OUTPUTS_AT_ONCE // (batch_size * model.graph.output.shape.elements))
+    kept = count if drawn is None else min(drawn, count)
     worst: list[Mistake] = []
     wrong = 0
     for rows in runs(len(source), size):
         outputs = model.predict(source[rows], batch_size=batch_size, device=opened, precision=precision)
         found, own = _worst(loss, np.asarray(labels[rows]), outputs, count, model.class_names)
         wrong += found
-        moved = [replace(item, number=int(rows[item.number])) for item in own]
-        worst = heapq.nlargest(count, [*worst, *moved], key=lambda item: item.error)
-    numbers = np.array([item.number for item in worst], np.int64)
+        for item in own:
+            number = int(rows[item.number])
+            worst.append(replace(item, number=number, file=files[number] if files else ""))
+        worst = heapq.nlargest(count, worst, key=lambda item: item.error)
+        worst[kept:] = [replace(item, masks=None) for item in worst[kept:]]
+    numbers = np.array([item.number for item in worst[:kept]], np.int64)
     values = network_inputs(opened, model.graph.input.layer, model.weights, source, numbers)
-    return Mistakes(len(source), wrong, tuple(worst), values)
+    return Mistakes(len(source), wrong if loss.takes_classes else None, tuple(worst), values, tuple(model.class_names))
 
 
 def _worst(
@@ -144,9 +171,9 @@ def _of_classes(labels: npt.NDArray[Any], scores: npt.NDArray[np.float64], class
     said = scores.argmax(axis=1)
     errors = _surprise(scores[np.arange(len(own)), own])
 
-    def describe(number: int) -> tuple[str, str, str]:
-        truth, answer = (_class_name(unit, class_names) for unit in (own[number], said[number]))
-        return truth, answer, _percent(scores[number, said[number]])
+    def describe(number: int) -> tuple[str, str, float]:
+        truth, answer = (class_name(int(unit), class_names) for unit in (own[number], said[number]))
+        return truth, answer, float(scores[number, said[number]])
 
     return errors, counts & (said != own), describe
 
@@ -160,13 +187,13 @@ def _of_positions(labels: npt.NDArray[Any], scores: npt.NDArray[np.float64], cla
     is_wrong = counts & (said != own)
     errors = np.where(counts, surprise, 0).sum(axis=axes) / number_of
 
-    def describe(number: int) -> tuple[str, str, str, npt.NDArray[np.int64]]:
+    def describe(number: int) -> tuple[str, str, float, str, npt.NDArray[np.int64]]:
         missed = is_wrong[number]
-        part = missed.sum() / number_of[number]
+        part = float(missed.sum() / number_of[number])
         pairs = own[number][missed] * scores.shape[1] + said[number][missed]
         truth, answer = divmod(int(np.bincount(pairs).argmax()), scores.shape[1])
         masks = np.where(counts[number], [own[number], said[number]], IGNORED).astype(np.int64)
-        return _class_name(truth, class_names), _class_name(answer, class_names), f"{_percent(part)} wrong", masks
+        return class_name(truth, class_names), class_name(answer, class_names), part, "", masks
 
     return errors, is_wrong.any(axis=axes), describe
 
@@ -174,7 +201,7 @@ def _of_positions(labels: npt.NDArray[Any], scores: npt.NDArray[np.float64], cla
 def _of_targets(labels: npt.NDArray[Any], values: npt.NDArray[np.float64], class_names: Sequence[str]) -> Judged:
     targets, flat = labels.reshape(len(labels), -1).astype(np.float64), values.reshape(len(values), -1)
     errors = np.abs(flat - targets).mean(axis=1)
-    return errors, errors > 0, lambda number: (short_values(targets[number]), short_values(flat[number]), "")
+    return errors, errors > 0, lambda number: (short_values(targets[number]), short_values(flat[number]))
 
 
 def _surprise(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -183,11 +210,12 @@ def _surprise(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
     return surprise
 
 
-def _class_name(unit: int, class_names: Sequence[str]) -> str:
+def class_name(unit: int, class_names: Sequence[str]) -> str:
+    """The name of a class; its number where classes have no names."""
     return class_names[unit] if class_names else str(unit)
 
 
-def _percent(part: float) -> str:
+def percent(part: float) -> str:
     """A part of 1; never rounded to all or nothing."""
     if 0 < part < 0.005:
         return "<1 %"

@@ -22,6 +22,7 @@ from blobnet.graph import Graph, from_nodes
 from blobnet.layers import Layer
 from blobnet.loader import IndexedReader, Loader
 from blobnet.losses import CrossEntropy
+from blobnet.moved_labels import move_labels
 from blobnet.parameters import DeviceParameters
 
 #: Samples that statistics are taken of where not all of them lie in memory, or where they are many.
@@ -35,7 +36,7 @@ class Sheet:
     Attributes:
         numbers: (M,), the samples' numbers in the data set.
         values: (M, units[[[, depth], height], width]), normalised and augmented.
-        labels: (M, ...).
+        labels: (M, ...); of a class for each position moved along with the sample.
         partners: (M, ...), the labels of those that samples are mixed with.
         shares: (M,), the part of a sample that is its partner's; 0 where nothing is mixed.
         mean: that was subtracted, a number for each unit.
@@ -82,7 +83,7 @@ def sample_sheet(
         OptionError: an augmentation that does not fit the samples.
     """
     source = source_of(x, "x")
-    labels = np.asarray(y)
+    labels = y if isinstance(y, Source) else np.asarray(y)
     if len(labels) != len(source):
         raise DataError("y", "there must be a label for each sample", x=len(source), y=len(labels))
     changes = augmentations_of(augment or ())
@@ -97,19 +98,30 @@ def sample_sheet(
     weights = {f"{entry.name}/mean": _float32(mean), f"{entry.name}/deviation": _float32(deviation)}
     opened = device if isinstance(device, Device) else Device(device)
     values = network_inputs(opened, entry, weights, source, numbers, augment=changes, seed=seed)
+    shown = np.asarray(labels[numbers])
     shares = np.zeros(len(numbers), np.float32)
-    if mixes and len(numbers) > 1:
-        shares = partner_shares(rows_for(changes, shape, seed, 0, numbers), shape)
+    has_positions = are_masks(shown, values)
+    if has_positions or (mixes and len(numbers) > 1):
+        rows = rows_for(changes, shape, seed, 0, numbers)
+        if has_positions:
+            shown = shown.astype(np.int32)
+            move_labels(shown.reshape(len(shown), -1), rows, shape, CrossEntropy())
+        shares = partner_shares(rows, shape, has_positions=has_positions)
     return Sheet(
         numbers[:count],
         values[:count],
-        labels[numbers[:count]],
-        labels[np.roll(numbers, -1)[:count]],
+        shown[:count],
+        np.roll(shown, -1, axis=0)[:count],
         shares[:count],
         np.asarray(mean),
         np.asarray(deviation),
         changes,
     )
+
+
+def are_masks(labels: npt.NDArray[Any], values: FloatArray) -> bool:
+    """Whether labels are a class for each position of pictures, (M, units, height, width)."""
+    return labels.dtype.kind in "iu" and values.ndim == 4 and labels.shape == (len(values), *values.shape[2:])
 
 
 def network_inputs(

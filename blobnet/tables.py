@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import html
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+#: What ``floor >100 %`` means: see :func:`floor_percent`.
+ABOVE_FLOOR = "floor >100 %: data stayed in a cache, or minimal filtering needed fewer operations than the floor counts"
 _STYLES = {"<": "left", ">": "right"}
 #: A long table gets a scroll bar instead of pushing everything else off the page.
 _FRAME = "max-height: 36em; overflow: auto; display: inline-block"
@@ -32,9 +36,13 @@ class Table:
     def __str__(self) -> str:
         rows = [self.header, *self.rows, *([self.total] if self.total else [])]
         widths = [max(len(row[column]) for row in rows) for column in range(len(self.header))]
-        form = "  ".join(f"{{:{side}{width}}}" for side, width in zip(self.sides, widths, strict=True))
+        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        is_narrow = room is not None and sum(widths) + 2 * len(widths) - 2 > room
+        columns = [f"{{:{side}{width}}}" for side, width in zip(self.sides, widths, strict=True)]
+        # Where a terminal is too narrow, a row's first cell has a line of its own.
+        form = "\n  ".join(["{}", " ".join(columns[1:])]) if is_narrow else "  ".join(columns)
         lines = [form.format(*row).rstrip() for row in rows]
-        rule = "-" * (sum(widths) + 2 * len(widths) - 2)
+        rule = "-" * (room if room and is_narrow else sum(widths) + 2 * len(widths) - 2)
         ends = [lines.pop(), ""] if self.total else []
         width = max(map(len, self.facts), default=0) + 2
         facts = [f"{name:<{width}}{text}" for name, text in self.facts.items()]

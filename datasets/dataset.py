@@ -40,11 +40,13 @@ class Split:
     ``x`` is uint8 or float32, (N, C, H, W), (N, C, L) or (N, C): an array, or a :class:`Source` of samples that are
     read when they are asked for (``numpy.asarray(x[:10])`` reads ten); ``y`` is int64 class numbers (N,), whole numbers
     of any type where each position has one (N, height, width), or float32 targets (N, ...). Where a file is too large
-    for memory, ``y`` is a source too, and both have the file's types.
+    for memory, ``y`` is a source too, and both have the file's types. ``files`` are the paths of the pictures, one for
+    each sample; empty for samples that have no files of their own.
     """
 
     x: npt.NDArray[Any] | Source
     y: npt.NDArray[Any] | Source
+    files: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -75,7 +77,10 @@ class Split:
             )
         order = np.random.default_rng(seed).permutation(len(self))
         kept, held_out = order[count:], order[:count]
-        return Split(self.x[kept], self.y[kept]), Split(self.x[held_out], self.y[held_out])
+        return self._some(kept), self._some(held_out)
+
+    def _some(self, rows: npt.NDArray[np.int64]) -> Split:
+        return Split(self.x[rows], self.y[rows], tuple(self.files[row] for row in rows) if self.files else ())
 
 
 @dataclass(frozen=True, eq=False, repr=False)

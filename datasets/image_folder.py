@@ -284,7 +284,7 @@ def _dataset(
         raise DataError(name, rule, unreadable=unreadable, **{"class": class_names[min(gone)]})
     x, _ = _pictures(name, kept, _common_form(kept, forms, size, units), crew, workers)
     y = {part: np.array([label for _, label in pictures], np.int64) for part, pictures in kept.items()}
-    return _joined(name, {part: Split(x[part], y[part]) for part in kept}, class_names)
+    return _joined(name, {part: Split(x[part], y[part], _files_of(kept[part])) for part in kept}, class_names)
 
 
 def _masked_dataset(
@@ -311,7 +311,7 @@ def _masked_dataset(
     x, crew = _pictures(name, kept, form, crew, workers)
     masks = {part: [mask for _, mask in members] for part, members in kept.items()}
     y = _parted(masks, PictureSource(list(itertools.chain(*masks.values())), form[1:], None, crew, name))
-    splits = {part: Split(x[part], y[part]) for part in kept}
+    splits = {part: Split(x[part], y[part], _files_of(kept[part])) for part in kept}
     for part, split in splits.items():
         _check_masks(split, masks[part], class_names, _class_file(folder).name)
     largest = largest_class(name, [*splits.values()])
@@ -320,6 +320,11 @@ def _masked_dataset(
         hint = f"{IGNORED_LABEL} takes no part: masks of 0 and 255 must become masks of 0 and 1."
         raise DataError(name, rule, found=0, hint=hint)
     return _joined(name, splits, class_names or [str(number) for number in range(largest + 1)])
+
+
+def _files_of(pictures: Sequence[tuple[Path, _Label]]) -> tuple[str, ...]:
+    """The paths of pictures."""
+    return tuple(str(path) for path, _ in pictures)
 
 
 def _joined(name: str, splits: Mapping[str, Split], class_names: Sequence[str]) -> Dataset:

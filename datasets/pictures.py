@@ -146,22 +146,22 @@ def save_mask(path: Path, classes: npt.NDArray[np.uint8], size: tuple[int, int] 
     picture = Image.fromarray(classes)
     if size is not None and size != classes.shape:
         picture = picture.resize(size[::-1], Image.Resampling.NEAREST)
-    picture.putpalette(_palette())
+    picture.putpalette(mask_colours().tobytes())
     try:
         picture.save(path, "PNG")
     except OSError as error:
         raise FileError(str(path), f"the file cannot be written: {error.strerror or error}") from error
 
 
-def _palette() -> bytes:
-    """256 colours, black first, neighbours far apart: the bits of a number, the lowest first, are spread over them.
+def mask_colours() -> npt.NDArray[np.uint8]:
+    """The colours of classes 0 to 255 in masks, (256, 3): those of Pascal VOC's masks (Everingham et al., 2010).
 
-    So are those of Pascal VOC (Everingham et al., 2010), of whose masks they are.
+    Class 0 is black, and neighbours are far apart: the bits of a number, the lowest first, are spread over its colour.
     """
     colours = np.zeros((256, 3), np.uint8)
     for bit in range(8):
         colours[:, bit % 3] |= (((np.arange(256) >> bit) & 1) << (7 - bit // 3)).astype(np.uint8)
-    return colours.tobytes()
+    return colours
 
 
 def picture_form(path: Path, *, has_size: bool = True, is_whole: bool = False) -> tuple[int, int, int]:

@@ -61,8 +61,9 @@ def numbered_as(data: Dataset, class_names: Sequence[str]) -> Dataset:
         if split is None:
             return None
         if isinstance(split.y, Source):
-            return Split(split.x, Renumbered(split.y, numbers))
-        return Split(split.x, np.asarray(Renumbered(ArraySource(split.y, data.name, has_labels=True), numbers)))
+            return replace(split, y=Renumbered(split.y, numbers))
+        y = np.asarray(Renumbered(ArraySource(split.y, data.name, has_labels=True), numbers))
+        return replace(split, y=y)
 
     train = renumbered(data.train)
     assert train is not None, "every data set has it"

@@ -27,7 +27,7 @@ from blobnet.files import check_writable
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.plan_report import readable
-from blobnet.tables import floor_percent
+from blobnet.tables import ABOVE_FLOOR, floor_percent
 
 #: Samples a launch or step, where the command line does not say: on the host, and on another device.
 BATCH_SIZES = {True: 8, False: 64}
@@ -284,7 +284,8 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
         say(f"a new process to the end of its first step: {cold:.2f} s without program caches, {warm:.2f} s with")
     total = sum(item.seconds for item in profile)
     say(f"\na training step's launches: {1e3 * total:.3f} ms on the device")
-    for line in _launch_lines(profile, total) if options.launches else _share_lines(shares, total):
+    lines = _launch_lines(profile, total) if options.launches else _share_lines(shares, total)
+    for line in [*lines, *([ABOVE_FLOOR] if any("floor >100 %" in line for line in lines) else [])]:
         say(line)
     return {
         "model": source.text,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from blobnet import plots
@@ -26,19 +27,23 @@ from blobnet.datasets.splits import numbered_as
 from blobnet.device import Device
 from blobnet.ends import by_name
 from blobnet.errors import DataError, OptionError
-from blobnet.files import check_writable
+from blobnet.files import check_writable, write
 from blobnet.metrics import Report
-from blobnet.mistakes import worst_mistakes
+from blobnet.mistakes import Mistakes, worst_mistakes
 from blobnet.model import Model
 from blobnet.parallel import World, device_of_rank
+
+#: Mistakes of a picture.
+_DRAWN = 40
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the metrics over the test split, or over all samples where there is none."""
     world = World.started()
-    for name, path in (("--matrix", options.matrix), ("--mistakes", options.mistakes)):
+    for name, path in (("--matrix", options.matrix), *(("--mistakes", path) for path in options.mistakes)):
         if path is not None and world.is_first:
-            plots.check(path, name)
+            if name == "--matrix" or not _is_table(path):
+                plots.check(path, name)
             check_writable(path, 0)
     model = open_model(options.file)
     device = Device(device_of_rank(world, options.device))
@@ -53,17 +58,34 @@ def run(options: argparse.Namespace) -> int:
         data = _with_classes_of(model, data)
     split = _split(data)
     loss = evaluation_loss(model, data)
-    _print_measures(model.evaluate(split.x, split.y, loss=loss, **settings))
+    _print_measures(model.evaluate(split.x, split.y, loss=loss, **settings), model)
+    title = f"{options.file.name} on {data.name}"
     if options.report or options.matrix is not None:
-        _report(options, model.report(split.x, split.y, loss=loss, **settings), f"{options.file.stem} on {data.name}")
-    if options.mistakes is not None:
-        found = worst_mistakes(model, split.x, split.y, loss=loss, **settings)
-        if found.worst and world.is_first:
-            plots.save(plots.draw_mistakes(found, f"{options.file.stem} on {data.name}"), options.mistakes)
-            print(f"saved {options.mistakes}", file=sys.stderr)
-        elif not found.worst:
-            print(f"no mistakes, {options.mistakes} is not drawn", file=sys.stderr)
+        _report(options, model.report(split.x, split.y, loss=loss, **settings), title)
+    if options.mistakes:
+        # A table has all of them.
+        count = len(split) if any(map(_is_table, options.mistakes)) else _DRAWN
+        lists = {"files": split.files, "count": count, "drawn": _DRAWN}
+        found = worst_mistakes(model, split.x, split.y, loss=loss, **lists, **settings)
+        if world.is_first:
+            _save_mistakes(found, title, options.mistakes)
     return 0
+
+
+def _is_table(path: Path) -> bool:
+    return path.suffix.lower() == ".csv"
+
+
+def _save_mistakes(found: Mistakes, title: str, paths: Sequence[Path]) -> None:
+    for path in paths:
+        if _is_table(path):
+            write(path, found.csv().encode("utf-8", "surrogateescape"))
+        elif found.worst:
+            plots.save(plots.draw_mistakes(found, title), path)
+        else:
+            print(f"no mistakes, {path} is not drawn", file=sys.stderr)
+            continue
+        print(f"saved {path}", file=sys.stderr)
 
 
 def _with_classes_of(model: Model, data: Dataset) -> Dataset:
@@ -90,7 +112,7 @@ def _evaluate_by_name(
     options: argparse.Namespace, model: Model, data: NamedDataset, settings: Mapping[str, Any]
 ) -> None:
     """The same for arrays that go by the names of the model's inputs and outputs."""
-    if options.mistakes is not None:
+    if options.mistakes:
         rule = "samples are drawn where there is one input and one output, for a data set with x and y"
         raise OptionError(
             "--mistakes", rule, inputs=", ".join(model.graph.inputs), outputs=", ".join(model.graph.outputs)
@@ -108,13 +130,14 @@ def _evaluate_by_name(
     split, names = _split(data), list(model.graph.outputs)
     state = model.training_state
     weights = state.settings.get("loss_weights") if state else None
-    _print_measures(model.evaluate(split.x, split.y, loss=by_name(names, losses), loss_weights=weights, **settings))
+    found = model.evaluate(split.x, split.y, loss=by_name(names, losses), loss_weights=weights, **settings)
+    _print_measures(found, model)
     for name in classifying if options.report or options.matrix is not None else ():
         loss = losses[names.index(name)]
         if options.report and len(names) > 1:
             print(f"\n{name}")
-        found = model.report(split.x, split.y[name], output=name, loss=loss, **settings)
-        _report(options, found, f"{name} of {options.file.stem} on {data.name}")
+        report = model.report(split.x, split.y[name], output=name, loss=loss, **settings)
+        _report(options, report, f"{name} of {options.file.name} on {data.name}")
 
 
 def _split(data: Any) -> Any:
@@ -125,7 +148,11 @@ def _split(data: Any) -> Any:
     return split
 
 
-def _print_measures(measured: Mapping[str, float]) -> None:
+def _print_measures(measured: Mapping[str, float], model: Model) -> None:
+    # Of up to five classes any answer is among the five likeliest.
+    outputs = model.graph.outputs.items()
+    idle = {"top_5" if len(outputs) == 1 else f"{name}_top_5" for name, vertex in outputs if vertex.shape.units <= 5}
+    measured = {name: value for name, value in measured.items() if name not in idle}
     names = {name: name.replace("top_5", "top-5") for name in measured}
     width = max(9, *map(len, names.values()))
     for name, value in measured.items():

@@ -92,14 +92,13 @@ def _sheet(options: argparse.Namespace, augment: Sequence[Augmentation] | None) 
     print(f"{data}")
     low, high = sheet.values.min(), sheet.values.max()
     print(f"values of the {len(sheet.numbers)} samples shown, normalised: from {low:.4g} to {high:.4g}, ", end="")
-    print(f"mean {sheet.values.mean():.4g}, deviation {sheet.values.std():.4g}")
-    return plots.draw_sheet(
-        sheet, data.class_names, f"{len(sheet.numbers)} of {len(data.train):,} samples of {data.name}"
-    )
+    print(f"mean {sheet.values.mean():.4g}, standard deviation {sheet.values.std():.4g}")
+    title = f"{len(sheet.numbers)} of {len(data.train):,} training samples of {data.name}"
+    return plots.draw_sheet(sheet, data.class_names, title, data.train.files)
 
 
 def _network(options: argparse.Namespace) -> object:
-    title = _stem(options.what)
+    title = Path(options.what).name if is_model_file(options.what) else _stem(options.what)
     if options.dataset is None:
         found = layer_spreads(build_or_load(options.what, None))
     else:

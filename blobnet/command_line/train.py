@@ -427,7 +427,7 @@ def _callbacks(
     if options.csv:
         callbacks.append(CSVLog(options.csv))
     if options.plot:
-        callbacks.append(_Plot(options.plot, f"{Path(file.path).stem} on {data.name}"))
+        callbacks.append(_Plot(options.plot, f"{Path(file.path).name} on {data.name}"))
     return callbacks
 
 

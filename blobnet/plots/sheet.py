@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from blobnet.blob import FloatArray
+from blobnet.datasets.pictures import mask_colours
 from blobnet.losses import IGNORED
-from blobnet.mistakes import Mistake, Mistakes, short_values, worst_mistakes
+from blobnet.mistakes import Mistake, Mistakes, class_name, percent, short_values, worst_mistakes
 from blobnet.model import Model
-from blobnet.network_inputs import Sheet, sample_sheet
+from blobnet.network_inputs import Sheet, are_masks, sample_sheet
 from blobnet.plots.drawing import new_figure, text
 
 #: A line of a caption: what stands before, the words, and what stands behind them.
@@ -34,20 +36,35 @@ _CAPTION_SIZE = 7.5
 _CHARACTERS, _TITLE_CHARACTERS = 16, 12
 #: The part of all values that the shades of a sheet may leave out at either end.
 _CUT = 0.2
+#: How much of a picture is the colour of the class that lies over it.
+_OVER = 0.5
+#: The colours of classes in masks, from 0 to 1: those of the files that ``predict --masks`` writes.
+_COLOURS = mask_colours() / 255
+#: Classes of masks that the legend names, and inches of an entry besides its words.
+_MOST_CLASSES, _ENTRY = 40, 0.45
 
 
-def samples(x: Any, y: Any, *, class_names: Sequence[str] = (), title: str = "samples", **settings: Any) -> Figure:
-    """A sheet of samples with their labels, as a training begins with them.
+def samples(
+    x: Any,
+    y: Any,
+    *,
+    class_names: Sequence[str] = (),
+    title: str = "samples",
+    files: Sequence[str] = (),
+    **settings: Any,
+) -> Figure:
+    """A sheet of samples with their labels, as a training begins with them; masks lie over their pictures.
 
     Args:
         x: samples, as for Model.fit; no iterable.
         y: a label for each.
         class_names: of the labels.
         title: of the picture.
+        files: of the samples, whose names stand below them instead of their numbers.
         **settings: ``augment``, ``normalization``, ``count``, ``seed`` and ``device``, as
             :func:`blobnet.network_inputs.sample_sheet` takes them, which gives the numbers.
     """
-    return draw_sheet(sample_sheet(x, y, **settings), class_names, title)
+    return draw_sheet(sample_sheet(x, y, **settings), class_names, title, files)
 
 
 def mistakes(model: Model, x: Any, y: Any, *, title: str = "mistakes", **settings: Any) -> Figure:
@@ -58,13 +75,15 @@ def mistakes(model: Model, x: Any, y: Any, *, title: str = "mistakes", **setting
         x: samples, as for Model.fit; no iterable.
         y: labels or targets.
         title: of the picture.
-        **settings: ``count``, ``loss``, ``batch_size``, ``device`` and ``precision``, as
+        **settings: ``count``, ``files``, ``loss``, ``batch_size``, ``device`` and ``precision``, as
             :func:`blobnet.mistakes.worst_mistakes` takes them, which gives the numbers.
     """
     return draw_mistakes(worst_mistakes(model, x, y, **settings), title)
 
 
-def draw_sheet(sheet: Sheet, class_names: Sequence[str] = (), title: str = "samples") -> Figure:
+def draw_sheet(
+    sheet: Sheet, class_names: Sequence[str] = (), title: str = "samples", files: Sequence[str] = ()
+) -> Figure:
     """The picture of a sheet."""
     mixed = zip(sheet.labels, sheet.partners, sheet.shares, strict=True)
     captions = [
@@ -72,42 +91,59 @@ def draw_sheet(sheet: Sheet, class_names: Sequence[str] = (), title: str = "samp
     ]
     if not sheet.shares.any():
         captions = [caption[:1] for caption in captions]
-    normal = f"normalised by mean {_listed(sheet.mean)} and deviation {_listed(sheet.deviation)}"
+    masks = sheet.labels.astype(np.int64) if are_masks(sheet.labels, sheet.values) else None
+    if masks is not None and class_names:
+        masks[masks >= len(class_names)] = IGNORED
+    normal = f"normalised by mean {_listed(sheet.mean)} and standard deviation {_listed(sheet.deviation)}"
     changes = f"; {', '.join(map(str, sheet.augment))}" if sheet.augment else ""
-    return _draw(sheet.values, sheet.numbers, captions, f"{title}\nas a network gets them: {normal}{changes}")
+    title = f"{title}\nas a network gets them: {normal}{changes}"
+    below = [_below(int(number), files[number] if files else "") for number in sheet.numbers]
+    return _draw(sheet.values, below, captions, title, masks, class_names, over=True)
 
 
 def draw_mistakes(found: Mistakes, title: str = "mistakes") -> Figure:
     """The picture of mistakes; there must be one at least."""
-    what = f"{found.wrong:,} of {found.samples:,} samples are wrong"
-    if len(found.worst) < found.wrong:
-        what += f"; the {len(found.worst)} worst of them"
-    numbers = [mistake.number for mistake in found.worst]
-    masks = [mistake.masks for mistake in found.worst if mistake.masks is not None and mistake.masks.ndim == 3]
-    captions = [_caption(mistake) for mistake in found.worst]
-    return _draw(found.values, numbers, captions, f"{title}\n{what}", np.stack(masks) if masks else None)
+    worst = found.worst[: len(found.values)]
+    if found.wrong is None:
+        what = f"the {len(worst)} of {found.samples:,} samples with the largest errors"
+    else:
+        wrong = "are wrong" if all(mistake.masks is None for mistake in worst) else "have positions that are wrong"
+        what = f"{found.wrong:,} of {found.samples:,} samples {wrong}"
+        what += f"; the {len(worst)} worst of them" if len(worst) < found.wrong else ""
+    below = [_below(mistake.number, mistake.file) for mistake in worst]
+    masks = [mistake.masks for mistake in worst if mistake.masks is not None and mistake.masks.ndim == 3]
+    captions = [_caption(mistake) for mistake in worst]
+    drawn = np.stack(masks) if masks else None
+    return _draw(found.values, below, captions, f"{title}\n{what}", drawn, found.class_names)
+
+
+def _below(number: int, file: str) -> str:
+    """What stands below a sample."""
+    return Path(file).name or f"#{number}"
 
 
 def _caption(mistake: Mistake) -> list[Line]:
     lines = [("is ", mistake.truth, ""), ("said ", mistake.said, "")]
-    if len(mistake.remark) > len("100 %"):  # No name would have room beside it.
-        return [*lines, ("", mistake.remark, "")]
-    return [lines[0], ("said ", mistake.said, f" {mistake.remark}")]
+    if mistake.share is None:
+        return [*lines, ("off by ", f"{mistake.error:.3g}", "")]
+    if mistake.masks is not None:  # No name would have room beside it.
+        return [*lines, ("", percent(mistake.share), " wrong")]
+    return [lines[0], ("said ", mistake.said, f" ({percent(mistake.share)})")]
 
 
 def _truth(own: str, partner: str, share: float) -> list[Line]:
     """What a sample is, and in a second line what it is mixed with; one label alone if the other has no percent."""
-    percent = round(100 * share)
-    if own == partner or percent in (0, 100):
-        return [("", partner if percent == 100 else own, ""), ("", "", "")]
-    return [("", own, f" {100 - percent} %"), ("+ ", partner, f" {percent} %")]
+    part = round(100 * share)
+    if own == partner or part in (0, 100):
+        return [("", partner if part == 100 else own, ""), ("", "", "")]
+    return [("", own, f" ({100 - part} %)"), ("+ ", partner, f" ({part} %)")]
 
 
 def _label(label: npt.NDArray[Any], class_names: Sequence[str]) -> str:
     if not class_names:
         return short_values(label)
     # Of a class for each position, those that have the most.
-    counts = np.bincount(label[label < len(class_names)].astype(np.int64).reshape(-1))
+    counts = np.bincount(label[(label >= 0) & (label < len(class_names))].astype(np.int64).reshape(-1))
     found = np.argsort(-counts, kind="stable")[: (counts > 0).sum()]
     return ", ".join(class_names[unit] for unit in found)
 
@@ -121,16 +157,20 @@ def _listed(values: npt.NDArray[Any]) -> str:
 
 def _draw(
     values: FloatArray,
-    numbers: Iterable[int],
+    below: Sequence[str],
     captions: Sequence[Sequence[Line]],
     title: str,
     masks: npt.NDArray[np.int64] | None = None,
+    class_names: Sequence[str] = (),
+    *,
+    over: bool = False,
 ) -> Figure:
-    """Samples in rows, beside each its masks, a caption of some lines above it, and its number below."""
+    """Samples in rows, masks ``over`` each or beside it, a caption of some lines above it, and a line below."""
     pictures = _pictures(values) if values.ndim == 4 else None
+    beside = 0 if masks is None or over else masks.shape[1]
     if pictures is not None and masks is not None:
-        pictures = _with_masks(pictures, masks)
-    width, height = _size(pictures, 1 if masks is None else 1 + masks.shape[1])
+        pictures = _under_masks(pictures, masks) if over else _with_masks(pictures, masks)
+    width, height = _size(pictures, 1 + beside)
     lines = max(map(len, captions))
     across = max(width, 0.9)  # A caption needs room.
     down = height + (lines + 1) * _LINE
@@ -139,12 +179,16 @@ def _draw(
     side = max(columns * (across + _GAP) + _GAP, _LEAST_WIDTH)
     wrapped = [line for part in title.split("\n") for line in textwrap.wrap(part, int(side * _TITLE_CHARACTERS))]
     head = _HEAD + len(wrapped) * _TITLE_LINE
-    size = side, head + rows * (down + _GAP) + _FOOT
+    entries = [] if masks is None else _entries(masks, class_names)
+    longest = max((len(str(entry.get_label())) for entry in entries), default=0)
+    across_legend = max(1, int(side / (_ENTRY + longest / _CHARACTERS)))
+    foot = _FOOT + -(-len(entries) // across_legend) * _TITLE_LINE
+    size = side, head + rows * (down + _GAP) + foot
     figure = new_figure(*size, "")
     figure.set_layout_engine("none")
     figure.suptitle("\n".join(map(text, wrapped)), y=1 - 0.1 / size[1], va="top", fontsize=11)
     shades = _shades(values)
-    for index, (number, caption) in enumerate(zip(numbers, captions, strict=True)):
+    for index, (words, caption) in enumerate(zip(below, captions, strict=True)):
         row, column = divmod(index, columns)
         left = _GAP + column * (across + _GAP) + (across - width) / 2
         top = head + row * (down + _GAP) + lines * _LINE
@@ -156,18 +200,38 @@ def _draw(
             _draw_curves(axes, values[index], shades)
         axes.set_xticks([])
         axes.set_yticks([])
-        axes.set_xlabel(f"#{number}", fontsize=_CAPTION_SIZE - 1, color="gray", labelpad=1)
-        cut = "\n".join(_cut(line, int((across + _GAP / 2) * _CHARACTERS)) for line in caption)
+        most = int((across + _GAP / 2) * _CHARACTERS)
+        axes.set_xlabel(_ending(words, most), fontsize=_CAPTION_SIZE - 1, color="gray", labelpad=1)
+        cut = "\n".join(_cut(line, most) for line in caption)
         axes.set_title(cut, fontsize=_CAPTION_SIZE, pad=2, linespacing=1.15)
-    legend = _legend(values, shades) + ("; beside it what is and what was said" if masks is not None else "")
+    legend = _legend(values, shades) + ("; beside it what is and what was said" if beside else "")
     figure.text(0.5, 0.1 / size[1], legend, ha="center", fontsize=8)
+    if entries:
+        anchor = 0.5, 0.25 / size[1]
+        style: dict[str, Any] = {"frameon": False, "fontsize": 8, "borderpad": 0, "columnspacing": 1}
+        figure.legend(handles=entries, loc="lower center", bbox_to_anchor=anchor, ncols=across_legend, **style)
     return figure
+
+
+def _entries(masks: npt.NDArray[np.int64], class_names: Sequence[str]) -> list[Patch]:
+    """The legend: the colour of each class that is in the masks, and white for what takes no part."""
+    found = [int(number) for number in np.unique(masks)]
+    shown = [number for number in found if number != IGNORED][:_MOST_CLASSES]
+    entries = [Patch(color=_COLOURS[number], label=text(class_name(number, class_names), 30)) for number in shown]
+    if IGNORED in found:
+        entries.append(Patch(facecolor="white", edgecolor="gray", label="takes no part"))
+    return entries
 
 
 def _cut(line: Line, most: int) -> str:
     """A line of a caption, of which the middle gives way where there is no room."""
     before, words, behind = line
     return text(before) + text(words, most - len(before) - len(behind)) + text(behind)
+
+
+def _ending(words: str, most: int) -> str:
+    """A name of which the beginning gives way where there is no room."""
+    return text(words if len(words) <= most else f"\N{HORIZONTAL ELLIPSIS}{words[1 - most :]}")
 
 
 def _columns(count: int, width: float, height: float) -> int:
@@ -191,14 +255,27 @@ def _pictures(values: FloatArray) -> FloatArray:
     return shaded[:, 0] if units == 1 else side_by_side(shaded[:, :_MOST_UNITS])
 
 
+def _in_colours(pictures: FloatArray) -> FloatArray:
+    """(M, height, width, 3), gray ones too."""
+    return pictures if pictures.ndim == 4 else np.repeat(pictures[..., None], 3, axis=-1)
+
+
+def _under_masks(pictures: FloatArray, masks: npt.NDArray[np.int64]) -> FloatArray:
+    """(M, height, width, 3): pictures below the colours of their classes, as they are where none counts."""
+    coloured = _in_colours(pictures)
+    if coloured.shape[1:3] != masks.shape[1:]:  # Units that are no colours stand side by side.
+        return pictures
+    blended = (1 - _OVER) * coloured + _OVER * _COLOURS[masks % len(_COLOURS)]
+    return np.where((masks == IGNORED)[..., None], coloured, blended)
+
+
 def _with_masks(pictures: FloatArray, masks: npt.NDArray[np.int64]) -> FloatArray:
     """(M, height, width', 3): pictures with their masks beside, a colour for each class, white where none counts."""
     height, width = pictures.shape[1:3]
     rows, columns = (np.arange(size) * own // size for size, own in zip((height, width), masks.shape[2:], strict=True))
-    colours = np.array(colormaps["tab20"].colors)  # type: ignore[attr-defined]
     own = masks[:, :, rows][..., columns]
-    drawn = np.where((own == IGNORED)[..., None], 1.0, colours[own % len(colours)])
-    coloured = pictures if pictures.ndim == 4 else np.repeat(pictures[..., None], 3, axis=-1)
+    drawn = np.where((own == IGNORED)[..., None], 1.0, _COLOURS[own % len(_COLOURS)])
+    coloured = _in_colours(pictures)
     line = np.ones((len(pictures), height, max(1, width // 20), 3))
     beside = [part for number in range(own.shape[1]) for part in (line, drawn[:, number])]
     return np.concatenate([coloured, *beside], axis=2)

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from blobnet.plots.drawing import new_figure, text
 from blobnet.plots.measured import draw_roofline
-from blobnet.tables import floor_percent
+from blobnet.tables import ABOVE_FLOOR, floor_percent
 
 if TYPE_CHECKING:
     from blobnet.bench.network import KernelShare
@@ -63,7 +63,8 @@ def _draw_bars(axes: Axes, shares: Sequence[KernelShare]) -> None:
     axes.set_yticks(range(len(rows)), [text(name, 48) for name, *_ in rows], fontsize=8)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, 1.3e3 * longest)
-    axes.set_xlabel("ms of a step, all launches of a kernel")
+    is_above = any(least > seconds for _, _, seconds, least, _ in rows)
+    axes.set_xlabel("ms of a step, all launches of a kernel" + (f"\n{ABOVE_FLOOR}" if is_above else ""))
     axes.grid(axis="x", alpha=0.3)
     axes.set_title(f"kernels: {1e3 * total:.4g} ms, of which the roofline needs {1e3 * floor:.4g} ms", fontsize=10)
     handles = [Patch(color=dark, label=f"the floor, by {bound}") for bound, (_, dark) in _COLOURS.items()]

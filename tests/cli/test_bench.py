@@ -30,7 +30,7 @@ from blobnet.layers import Conv2D, Dense
 from blobnet.layers.base import Layer, ParameterSpec
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
-from blobnet.tables import floor_percent
+from blobnet.tables import ABOVE_FLOOR, floor_percent
 from tests.kinds import tuning_for
 from tests.networks import TorchOperations
 from tests.networks import run as run_graph
@@ -407,6 +407,7 @@ def test_kernels_against_the_roofline() -> None:
     needed = 20e3 * sum(min(share.seconds, share.floor) for share in shares)
     assert bars.get_title() == f"kernels: {took:.4g} ms, of which the roofline needs {needed:.4g} ms"
     assert needed < 20e3 * sum(share.floor for share in shares)  # A kernel that passes its floor counts as it is.
+    assert bars.get_xlabel().endswith(ABOVE_FLOOR)
     widths = sorted({round(patch.get_width(), 6) for patch in bars.patches}, reverse=True)
     assert 1e3 * shares[0].seconds in widths
     assert roof.get_xlabel() == "flops per byte, each byte moved once"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
@@ -141,6 +142,20 @@ def test_pictures_of_them(run, folder) -> None:
     assert run("show", "data", "--augment", "flip", "--plot", "sheet.png").status == 0
     assert run("show", "net.h5", "--dataset", "data", "--plot", "net.png").status == 0
     assert run("evaluate", "net.h5", "--dataset", "data", "--mistakes", "wrong.png", "--matrix", "m.png").status == 0
+    result = run("evaluate", "net.h5", "--dataset", "data", "--mistakes", "wrong.csv", "--mistakes", "again.png")
+    assert (result.status, result.err) == (0, "data, 6 test samples\nsaved wrong.csv\nsaved again.png\n")
+    assert "top-5" not in result.out
+    _, *rows = csv.reader(Path("wrong.csv").read_text().splitlines())
+    files = sorted((folder / "test" / "images").iterdir())
+    assert {row[1] for row in rows} <= {f"data/test/images/{path.name}" for path in files}
+    assert [float(row[5]) for row in rows] == sorted((float(row[5]) for row in rows), reverse=True)
+    x, masks = truth(folder)
+    parts = ((bn.load("net.h5").predict(x).argmax(axis=1) != masks) & (masks != 255)).sum(axis=(1, 2))
+    parts = parts / (masks != 255).sum(axis=(1, 2))
+    assert len(rows) == (parts > 0).sum()
+    for row in rows:
+        assert float(row[4]) == pytest.approx(parts[int(row[0])], rel=1e-5)
+        assert Path(row[1]).name == files[int(row[0])].name
     assert all(Path(name).stat().st_size for name in ("sheet.png", "net.png", "wrong.png", "m.png"))
 
 

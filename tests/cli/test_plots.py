@@ -96,7 +96,7 @@ def test_a_sheet_has_a_picture_and_a_label_for_each_sample() -> None:
 @pytest.mark.parametrize(
     ("share", "captions"),
     [
-        (0.304, ["cat 70 %\n+ dog 30 %", "dog 70 %\n+ cat 30 %"]),
+        (0.304, ["cat (70 %)\n+ dog (30 %)", "dog (70 %)\n+ cat (30 %)"]),
         (0.996, ["dog", "cat"]),
         (0.004, ["cat", "dog"]),
         (0.0, ["cat", "dog"]),
@@ -115,7 +115,17 @@ def test_labels_of_positions_name_the_classes_that_are_there() -> None:
     sheet = Sheet(
         np.arange(2), np.zeros((2, 1, 2, 2), np.float32), labels, labels, np.zeros(2), np.ones(1), np.ones(1), ()
     )
-    assert [each.get_title() for each in plots.draw_sheet(sheet, ["cat", "dog"]).axes] == ["dog, cat", "dog"]
+    figure = plots.draw_sheet(sheet, ["cat", "dog"])
+    assert [each.get_title() for each in figure.axes] == ["dog, cat", "dog"]
+    # Classes lie over the pictures, in the colours that the legend names; what takes no part is left as it is.
+    (legend,) = figure.legends
+    assert [words.get_text() for words in legend.get_texts()] == ["cat", "dog", "takes no part"]
+    colours = [patch.get_facecolor()[:3] for patch in legend.get_patches()]
+    pictures = np.array([axes.get_images()[0].get_array() for axes in figure.axes])
+    for number, colour in enumerate(colours[:2]):
+        seen = pictures[labels == number]
+        np.testing.assert_allclose(seen, np.full_like(seen, 0.25 + np.array(colour) / 2), atol=1e-6)
+    np.testing.assert_allclose(pictures[labels == 255], 0.5)
 
 
 @pytest.mark.parametrize(
@@ -141,15 +151,25 @@ def test_samples_of_any_shape(tmp_path, shape, picture) -> None:
 
 
 def test_mistakes_say_what_is_and_what_was_said() -> None:
-    worst = tuple(Mistake(number, 3.0, "Ankle boot", "T-shirt/top, or the like", "42 %") for number in (12, 4))
+    files = {12: "", 4: "photos/cats/a-cat-of-ours-0004.jpg"}
+    worst = tuple(
+        Mistake(number, 3.0, "Ankle boot", "T-shirt/top, or the like", 0.42, file) for number, file in files.items()
+    )
     figure = plots.draw_mistakes(Mistakes(50, 9, worst, np.ones((2, 3, 5, 5), np.float32)), "a model")
-    assert captions(figure) == ["is Ankle boot\nsaid T-shirt… 42 %"] * 2
-    assert [axes.get_xlabel() for axes in figure.axes] == ["#12", "#4"]
+    assert captions(figure) == ["is Ankle boot\nsaid T-shi… (42 %)"] * 2
+    assert [axes.get_xlabel() for axes in figure.axes] == ["#12", "…-of-ours-0004.jpg"]
     assert figure.get_suptitle() == "a model\n9 of 50 samples are wrong; the 2 worst of them"
 
 
+def test_errors_of_targets_are_no_mistakes() -> None:
+    worst = (Mistake(7, 0.2536, "0.5", "0.754"), Mistake(2, 0.1, "1", "1.1"))
+    figure = plots.draw_mistakes(Mistakes(200, None, worst, np.ones((1, 3, 5, 5), np.float32)), "a model")
+    assert captions(figure) == ["is 0.5\nsaid 0.754\noff by 0.254"]
+    assert figure.get_suptitle() == "a model\nthe 1 of 200 samples with the largest errors"
+
+
 def test_mistakes_of_positions_have_a_line_for_what_is_wrong() -> None:
-    worst = (Mistake(7, 3.0, "ground", "square", "12 % wrong"),)
+    worst = (Mistake(7, 3.0, "ground", "square", 0.12, masks=np.zeros((2, 5, 5), np.int64)),)
     figure = plots.draw_mistakes(Mistakes(9, 1, worst, np.ones((1, 3, 5, 5), np.float32)), "a model")
     assert captions(figure) == ["is ground\nsaid square\n12 % wrong"]
 
@@ -158,8 +178,9 @@ def test_masks_stand_beside_the_picture_that_they_are_of() -> None:
     masks = np.zeros((2, 4, 5), np.int64)
     masks[0, 1:3, 2:] = 3
     masks[:, 0] = -1
-    worst = (Mistake(7, 3.0, "ground", "square", "12 % wrong", masks),)
-    figure = plots.draw_mistakes(Mistakes(9, 1, worst, np.random.default_rng(0).random((1, 1, 8, 10), np.float32)))
+    worst = (Mistake(7, 3.0, "ground", "square", 0.12, masks=masks),)
+    values, names = np.random.default_rng(0).random((1, 1, 8, 10), np.float32), ("ground", "a", "b", "square")
+    figure = plots.draw_mistakes(Mistakes(9, 1, worst, values, names))
     (axes,) = figure.axes
     (drawn,) = (drawing.get_array() for drawing in axes.get_images())
     assert drawn.shape == (8, 10 + 1 + 10 + 1 + 10, 3)
@@ -173,6 +194,9 @@ def test_masks_stand_beside_the_picture_that_they_are_of() -> None:
     assert (truth[4, 9] != said[4, 9]).any()
     assert (truth[7, 0] == said[7, 0]).all()
     assert figure.texts[-1].get_text().endswith("beside it what is and what was said")
+    (legend,) = figure.legends
+    assert [words.get_text() for words in legend.get_texts()] == ["ground", "square", "takes no part"]
+    np.testing.assert_allclose(legend.get_patches()[1].get_facecolor()[:3], truth[4, 9])
 
 
 @pytest.mark.parametrize(("build", "is_late"), [(resnet8, False), (lenet5, True)])

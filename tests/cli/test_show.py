@@ -39,7 +39,7 @@ def test_a_data_set_by_name(run) -> None:
     assert result.out.splitlines() == [
         str(data),
         f"values of the 12 samples shown, normalised: from {values.min():.4g} to {values.max():.4g}, "
-        f"mean {values.mean():.4g}, deviation {values.std():.4g}",
+        f"mean {values.mean():.4g}, standard deviation {values.std():.4g}",
     ]
     assert min(size_of("digits-samples.png")) > 400
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 
 import numpy as np
@@ -33,7 +34,8 @@ def test_classes(device: Device, monkeypatch: pytest.MonkeyPatch, count, at_once
     x, y = data()
     model = Sequential([layers.Input(2, 3, 4), layers.Flatten(), layers.Dense(5)], class_names=NAMES, seed=2)
     model.set_normalization([0.5, -1.0], [2.0, 3.0])
-    found = worst_mistakes(model, x, y, count=count, batch_size=8, device=device)
+    files = [f"{number}.png" for number in range(41)]
+    found = worst_mistakes(model, x, y, count=count, batch_size=8, files=files, device=device)
     scores = softmax(model.predict(x, device=device))
     wrong = [(-math.log(scores[n, y[n]]), n) for n in range(41) if scores[n].argmax() != y[n]]
     wanted = sorted(wrong, reverse=True)[:count]
@@ -43,7 +45,8 @@ def test_classes(device: Device, monkeypatch: pytest.MonkeyPatch, count, at_once
     for item in found.worst:
         said = int(scores[item.number].argmax())
         assert (item.truth, item.said) == (NAMES[y[item.number]], NAMES[said])
-        assert item.remark == f"{100 * scores[item.number, said]:.0f} %"
+        assert item.share == pytest.approx(scores[item.number, said], rel=1e-6)
+        assert item.file == f"{item.number}.png"
     normalised = (x - [[[0.5]], [[-1.0]]]) / [[[2.0]], [[3.0]]]
     np.testing.assert_allclose(found.values, normalised[[number for _, number in wanted]], atol=1e-6)
 
@@ -56,7 +59,9 @@ def test_no_mistakes(device: Device) -> None:
     assert (found.samples, found.wrong, found.worst) == (3, 0, ())
     assert found.values.shape == (0, 3, 1, 1)
     surely = worst_mistakes(model, x, np.array([0, 0, 2]), device=device)
-    assert [(item.number, item.truth, item.said, item.remark) for item in surely.worst] == [(1, "0", "1", "99 %")]
+    (item,) = surely.worst
+    assert (item.number, item.truth, item.said) == (1, "0", "1")
+    assert mistakes.percent(item.share) == "99 %"
 
 
 def test_a_class_for_each_position(device: Device) -> None:
@@ -80,7 +85,7 @@ def test_a_class_for_each_position(device: Device) -> None:
     assert found.wrong == len(errors)
     for item in found.worst:
         assert item.error == pytest.approx(errors[item.number], rel=1e-5)
-        assert item.remark == f"{mistakes._percent(parts[item.number])} wrong"
+        assert item.share == pytest.approx(parts[item.number], rel=1e-12)
         assert item.masks is not None
         counts = y[item.number] != 7
         np.testing.assert_array_equal(item.masks, np.where(counts, [y[item.number], said[item.number]], losses.IGNORED))
@@ -97,10 +102,27 @@ def test_targets(device: Device) -> None:
     outputs = model.predict(x, device=device)
     errors = np.abs(outputs.astype(np.float64) - y).mean(axis=1)
     assert [item.number for item in found.worst] == np.argsort(-errors)[:3].tolist()
+    assert found.wrong is None
     first = found.worst[0]
     assert first.error == pytest.approx(errors.max(), rel=1e-6)
     assert first.truth == ", ".join(f"{value:.3g}" for value in y[first.number][:3]) + ", ..."
     assert first.said == ", ".join(f"{value:.3g}" for value in outputs[first.number][:3]) + ", ..."
+
+
+def test_a_table_has_all_of_them_and_samples_of_those_to_draw(device: Device) -> None:
+    x, _ = data(9)
+    y = np.random.default_rng(1).integers(0, 3, (9, 3, 4))
+    model = Sequential([layers.Input(2, 3, 4), layers.Conv2D(3, 1)])
+    every = worst_mistakes(model, x, y, batch_size=4, device=device)
+    some = worst_mistakes(model, x, y, batch_size=4, drawn=2, files=["a,b.png"] * 9, device=device)
+    assert [item.number for item in some.worst] == [item.number for item in every.worst]
+    assert [item.masks is None for item in some.worst] == [False] * 2 + [True] * (len(some.worst) - 2)
+    np.testing.assert_array_equal(some.values, every.values[:2])
+    header, *rows = csv.reader(some.csv().splitlines())
+    assert header == ["number", "file", "truth", "said", "share", "error"]
+    for row, item in zip(rows, every.worst, strict=True):
+        assert row[:4] == [str(item.number), "a,b.png", item.truth, item.said]
+        np.testing.assert_allclose([float(cell) for cell in row[4:]], [item.share, item.error], rtol=1e-5)
 
 
 def test_a_model_without_classes_needs_its_loss(device: Device) -> None:
@@ -114,4 +136,4 @@ def test_a_model_without_classes_needs_its_loss(device: Device) -> None:
     [(0.0, "0 %"), (0.004, "<1 %"), (0.125, "12 %"), (0.996, "99 %"), (1.0, "100 %"), (math.nan, "nan %")],
 )
 def test_percent(part, text) -> None:
-    assert mistakes._percent(part) == text
+    assert mistakes.percent(part) == text

@@ -13,6 +13,7 @@ from blobnet.checkup.reference.augmentation import augmented
 from blobnet.device import Device
 from blobnet.errors import DataError, OptionError
 from blobnet.layers import Dense, Flatten, Input
+from blobnet.losses import IGNORED
 from blobnet.model import Sequential
 from blobnet.network_inputs import STATISTICS_SAMPLES, sample_sheet
 
@@ -62,6 +63,18 @@ def test_a_sheet_is_what_the_input_kernel_makes_of_the_first_samples(device: Dev
         assert sheet.shares.max() > 0.1
     else:
         assert not sheet.shares.any()
+
+
+@pytest.mark.parametrize("augment", [None, "crop=2, flip", "cutmix"])
+def test_masks_move_with_their_pictures(device: Device, augment) -> None:
+    masks = np.random.default_rng(0).integers(1, 9, (11, 7, 6)).astype(np.uint8)
+    pictures = masks[:, None]  # What is seen is the class; what comes from outside is 0.
+    sheet = sample_sheet(pictures, masks, augment=augment, normalization=([0], [1]), count=6, seed=3, device=device)
+    outside = sheet.labels == IGNORED
+    np.testing.assert_array_equal(sheet.values[:, 0], np.where(outside, 0, sheet.labels))
+    assert outside.any() == (augment == "crop=2, flip")
+    assert (sheet.labels != masks[sheet.numbers]).any() == (augment is not None)
+    assert not sheet.shares.any()
 
 
 @pytest.mark.parametrize("shape", [(3, 9), (6,)])

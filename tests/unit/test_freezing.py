@@ -22,6 +22,7 @@ from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, rate_factors
 from blobnet.planning import Plan, make_plan
 from blobnet.summary import summarize
+from blobnet.tables import Table
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 from tests.symbolic import TUNING, SymbolicExecutor, expected
@@ -350,3 +351,19 @@ def test_rates_are_part_of_an_optimizers_description() -> None:
     assert optimizer_from(optimizer.description(), "file") == optimizer
     assert "rates" not in Adam().config()
     assert hash(optimizer) != hash(Adam())
+
+
+@pytest.mark.parametrize("columns", [44, 100])
+def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    rows = [["block1_a_conv + BatchNorm + relu", "(16, 8, 8)", "2,368"], ["logits", "(10)", "650"]]
+    total = ["total", "", "3,018"]
+    table = Table(["layer", "output shape", "parameters"], rows, "<<>", total, {"parameters": "3,018"})
+    piped = str(table)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    if columns == 100:
+        assert str(table) == piped
+        return
+    lines = str(table).splitlines()
+    assert max(map(len, lines)) == columns
+    assert lines[3:7] == [rows[0][0], "  (16, 8, 8)        2,368", "logits", "  (10)                650"]

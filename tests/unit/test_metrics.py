@@ -152,13 +152,13 @@ def test_report_as_text() -> None:
     report = Report.of(CrossEntropy(), np.array([0, 1, 1, 1, 1]), logits, ("cat", "black\tdog", "owl"))
     assert report.matrix.tolist() == [[1, 0, 0], [1, 2, 1], [0, 0, 0]]
     assert str(report).splitlines() == [
-        "class       precision     recall         F1        IoU        AUC    samples",
-        "cat            0.5000     1.0000     0.6667     0.5000     1.0000          1",
-        "black\\tdog     1.0000     0.5000     0.6667     0.5000     1.0000          4",
-        "owl            0.0000     0.0000     0.0000     0.0000        nan          0",
-        "mean           0.7500     0.7500     0.6667     0.5000     1.0000          5",
+        "class      precision recall     F1    IoU    AUC samples",
+        "cat           0.5000 1.0000 0.6667 0.5000 1.0000       1",
+        "black\\tdog    1.0000 0.5000 0.6667 0.5000 1.0000       4",
+        "owl           0.0000 0.0000 0.0000 0.0000    nan       0",
+        "mean          0.7500 0.7500 0.6667 0.5000 1.0000       5",
         "accuracy 0.6000",
     ]
-    assert str(Report.summed([report])).splitlines()[1].endswith("0.6667     0.5000          1")  # No areas, no column.
+    assert str(Report.summed([report])).splitlines()[1].endswith("0.6667 0.5000       1")  # No areas, no column.
     with pytest.raises(OptionError, match=r"report: the loss must be one of classes\. .*Hint: measure mae, rmse or r2"):
         Report.of(MeanSquaredError(), np.zeros((2, 1)), np.zeros((2, 1), np.float32))
