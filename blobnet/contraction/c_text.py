@@ -10,6 +10,7 @@ from blobnet.contraction.table import Load, Value
 
 #: Functions that OpenCL C has under these names.
 _SAME_NAME = ("ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "pow", "sin", "sqrt", "tanh")
+_OTHER_NAME = {"abs": "fabs", "round": "rint"}
 _OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
 _COMPARISONS = {
     "less": "<",
@@ -100,8 +101,8 @@ class Text:
             return larger(texts[0], texts[1], "<=" if name == "max" else ">=")
         if name == "negate":
             return f"(-{texts[0]})"
-        if name == "abs":
-            return f"fabs({texts[0]})"
+        if name in _OTHER_NAME:
+            return f"{_OTHER_NAME[name]}({texts[0]})"
         if name == "sigmoid":
             return f"({self.of(Number(1.0))} / ({self.of(Number(1.0))} + exp(-{texts[0]})))"
         assert name in _SAME_NAME, name

@@ -385,6 +385,7 @@ DERIVATIVES: dict[str, tuple[Rule, ...]] = {
     "max": (_first_argument, _second_argument),
     "min": (_first_argument, _second_argument),
     "pow": (_of_base, _of_exponent),
+    "round": (lambda f, d: d,),
     "sigmoid": (lambda f, d: product(d, product(f, apply("subtract", ONE, f))),),
     "sin": (lambda f, d: product(d, apply("cos", f.arguments[0])),),
     "sqrt": (lambda f, d: apply("divide", d, product(Number(2.0), f)),),

@@ -55,6 +55,7 @@ FUNCTIONS = {
     "max": Function(2, keeps_zero=True),
     "min": Function(2, keeps_zero=True),
     "pow": Function(2, tame=False),
+    "round": Function(1, keeps_zero=True),
     "sigmoid": Function(1),
     "sin": Function(1, keeps_zero=True),
     "sqrt": Function(1, keeps_zero=True, tame=False),

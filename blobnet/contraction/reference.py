@@ -77,6 +77,7 @@ COMPUTE: dict[str, Callable[..., npt.ArrayLike]] = {
     "max": np.maximum,
     "min": np.minimum,
     "pow": np.power,
+    "round": np.rint,
     "sigmoid": _sigmoid,
     "sin": np.sin,
     "sqrt": np.sqrt,

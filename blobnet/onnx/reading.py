@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from blobnet import files
-from blobnet.errors import FileError, OptionError, first_few
+from blobnet.errors import FileError, OptionError, first_few, warn
 from blobnet.onnx import host
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.values import Array
@@ -82,7 +82,16 @@ def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) 
             onnx.external_data_helper.load_external_data_for_model(model, str(folder))
     except Exception as error:
         raise FileError(subject, "the model must be one that ONNX's checker accepts", cause=_shown(error)) from error
-    return written_out(model, subject)
+    model = written_out(model, subject)
+    quantised = [
+        node.name or node.output[0]
+        for node in model.graph.node
+        if "uantize" in node.op_type or node.op_type.startswith("QLinear")
+    ]
+    if quantised:
+        rule = "its quantised values are computed in float32, rounded as the file says: as exact, and not faster"
+        warn(subject, rule, nodes=len(quantised))
+    return model
 
 
 def _parsed(path: Path, subject: str) -> Any:

@@ -47,6 +47,7 @@ _OPERATORS = {
     "max": "Max",
     "min": "Min",
     "pow": "Pow",
+    "round": "Round",
     "sigmoid": "Sigmoid",
     "sin": "Sin",
     "sqrt": "Sqrt",

@@ -209,3 +209,98 @@ def test_sizes_of_a_sample(tmp_path: Path) -> None:
     path = saved(tmp_path, graph_of(nodes, {"a": ("N", "k"), "b": ("N", "k")}, {"y": ("N", "k")}))
     with pytest.raises(bn.errors.OptionError, match=r"the shape of a sample is that of one input"):
         bn.onnx.load(path, sizes=(3,))
+
+
+def _quantised(kind: str, is_whole: bool, per_unit: bool) -> Any:
+    """A network of quantised values, whose scales are powers of 2: all sums are exact, in any order."""
+    random = np.random.default_rng(7)
+    info = np.iinfo(kind)
+    weights = random.integers(-6, 7, (5, 4, 3, 3)).astype(np.int8)
+    scales = (2.0 ** random.integers(-5, -2, 5)).astype(np.float32) if per_unit else np.float32(2**-4)
+    constants = {
+        "s0": np.float32(2**-5),
+        "z0": np.array(random.integers(info.min // 16, info.max // 16 + 1), kind),
+        "w": weights,
+        "sw": scales,
+        "zw": np.zeros_like(scales, np.int8),
+        "b": random.integers(-99, 99, 5).astype(np.int32),
+        "sb": np.float32(2**-5) * scales,
+        "zb": np.zeros_like(scales, np.int32),
+        "s1": np.float32(2**-3),
+        "z1": np.array(3, kind),
+        "m": random.integers(-6, 7, (20, 3)).astype(np.int8),
+        "sm": np.float32(2**-2),
+        "zm": np.array(1, np.int8),
+        "s2": np.float32(2**-1),
+    }
+    node = helper.make_node
+    first = [node("QuantizeLinear", ["x", "s0", "z0"], ["q0"], "q0")]
+    if is_whole:
+        inputs = ["q0", "s0", "z0", "w", "sw", "zw", "s1", "z1", "b"]
+        first += [node("QLinearConv", inputs, ["q1"], "conv", strides=[2, 2])]
+    else:
+        first += [
+            node("DequantizeLinear", ["q0", "s0", "z0"], ["f0"], "f0"),
+            node("DequantizeLinear", ["w", "sw", "zw"], ["fw"], "fw", axis=0),
+            node("DequantizeLinear", ["b", "sb", "zb"], ["fb"], "fb", axis=0),
+            node("Conv", ["f0", "fw", "fb"], ["c"], "conv", strides=[2, 2]),
+            node("QuantizeLinear", ["c", "s1", "z1"], ["q1"], "q1"),
+        ]
+    last = [node("MaxPool", ["q1"], ["p"], "pool", kernel_shape=[2, 2]), node("Flatten", ["p"], ["f"], "flat")]
+    if is_whole:
+        last += [node("QLinearMatMul", ["f", "s1", "z1", "m", "sm", "zm", "s2", "z1"], ["q2"], "product")]
+    else:
+        last += [
+            node("DequantizeLinear", ["f", "s1", "z1"], ["f1"], "f1"),
+            node("DequantizeLinear", ["m", "sm", "zm"], ["fm"], "fm"),
+            node("MatMul", ["f1", "fm"], ["d"], "product"),
+            node("QuantizeLinear", ["d", "s2", "z1"], ["q2"], "q2"),
+        ]
+    last += [node("DequantizeLinear", ["q2", "s2", "z1"], ["y"], "y")]
+    return graph_of(first + last, {"x": ("N", 4, 7, 7)}, {"y": ("N", 3)}, constants)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize("per_unit", [False, True])
+def test_quantised_networks_give_what_onnxruntime_gives(
+    tmp_path: Path, kind: str, is_whole: bool, per_unit: bool
+) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    path = saved(tmp_path, _quantised(kind, is_whole, per_unit))
+    with pytest.warns(bn.errors.BlobnetWarning, match="its quantised values are computed in float32"):
+        model = bn.onnx.load(path)
+    x = np.random.default_rng(8).normal(0, 2, (40, 4, 7, 7)).astype(np.float32)
+    x[0] *= 100  # Beyond the largest numbers.
+    x[1] = (np.arange(x[1].size).reshape(x[1].shape) + 0.5) / 32  # Between two of them.
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    (wanted,) = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    assert len(np.unique(wanted)) > 20
+    np.testing.assert_array_equal(model.predict(x), wanted)
+
+
+def test_quantised_networks_train_as_pytorch_trains_them(tmp_path: Path) -> None:
+    """Gradients pass what is rounded, and not what is cut off (torch.fake_quantize_per_tensor_affine)."""
+    random = np.random.default_rng(9)
+    weight = random.standard_normal((3, 6)).astype(np.float32)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "q"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["f"], "f"),
+        helper.make_node("Gemm", ["f", "w"], ["y"], "head", transB=1),
+    ]
+    constants = {"s": np.float32(0.11), "z": np.array(-20, np.int8), "w": weight}
+    model = graph_of(nodes, {"x": ("N", 6)}, {"y": ("N", 3)}, constants)
+    with pytest.warns(bn.errors.BlobnetWarning, match="quantised"):
+        net = bn.onnx.load(saved(tmp_path, model))
+    x, y = random.normal(0, 10, (9, 6)).astype(np.float32), random.integers(0, 3, 9)
+    entry, own = torch.from_numpy(x).requires_grad_(), torch.from_numpy(weight).requires_grad_()
+    logits = torch.fake_quantize_per_tensor_affine(entry, 0.11, -20, -128, 127) @ own.T
+    np.testing.assert_allclose(net.predict(x), logits.detach().numpy(), rtol=1e-5, atol=1e-5)
+    torch.nn.functional.cross_entropy(logits, torch.from_numpy(y)).backward()
+    found = net.gradients(x, y, loss="cross_entropy")
+    assert entry.grad is not None
+    assert own.grad is not None
+    assert (entry.grad == 0).any()
+    np.testing.assert_allclose(found["input"], entry.grad.numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["head/weight"], own.grad.numpy(), rtol=1e-4, atol=1e-6)

@@ -29,8 +29,7 @@ _OF_ONE = {
     "Log": "log({0})",
     "Neg": "-{0}",
     "Reciprocal": "1 / {0}",
-    # Halves go to the even neighbour.
-    "Round": "({0} - floor({0}) == 0.5 ? 2 * floor(0.5 * {0} + 0.25) : floor({0} + 0.5))",
+    "Round": "floor(round({0}))",  # Whose derivative is 0.
     "Sign": "({0} > 0 ? 1 : ({0} < 0 ? -1 : 0))",
     "Sin": "sin({0})",
     "Sinh": "0.5 * (expm1({0}) - expm1(-{0}))",
