@@ -62,7 +62,9 @@ your own model:
 resuming:
   after every epoch the output file is replaced whole. The same command with
   --resume goes on from it, and ends with the same weights, bit for bit, as if
-  it had never been interrupted.
+  it had never been interrupted. With more --epochs a training goes on that is
+  finished: the schedule is spread over all of them. Another learning rate and
+  schedule may be given; without, they are those of the file.
 
 from another training:
   --init-from takes the weights of a file. The layers up to --freeze-until keep
@@ -317,7 +319,10 @@ def _add_train(parser: Parser) -> None:
     )
     group = parser.add_argument_group("training")
     group.add_argument(
-        "--epochs", metavar="N", type=option_types.count, default=5, help="passes over the data (default: 5)"
+        "--epochs",
+        metavar="N",
+        type=option_types.count,
+        help="passes over the data, counted from the beginning (default: 5; with --resume as many as were planned)",
     )
     _add_batch_size(group)
     _add_optimizer(group)
@@ -396,7 +401,6 @@ def _add_train(parser: Parser) -> None:
     group.add_argument(
         "--schedule",
         choices=("constant", "step", "cosine"),
-        default="cosine",
         metavar="NAME",
         help="of the learning rate: constant, step (x0.1 every few epochs), cosine (down to 0 over --epochs; the "
         "default)",
@@ -794,7 +798,6 @@ def _add_optimizer(parser: _Options, purpose: str = "") -> None:
     parser.add_argument(
         "--optimizer",
         choices=("adam", "adamw", "sgd", "rmsprop"),
-        default="adam",
         metavar="NAME",
         help=f"{purpose}adam, adamw, sgd or rmsprop (default: adam)",
     )
@@ -845,7 +848,7 @@ def _check_train(parser: Parser, options: argparse.Namespace) -> None:
     """Ends with a usage error if an option belongs to another choice."""
     if options.model is None and options.init_from is None:
         parser.error("the following arguments are required: MODEL (or --init-from FILE.h5)")
-    if options.warmup_epochs is not None and options.schedule != "cosine":
+    if options.warmup_epochs is not None and options.schedule not in (None, "cosine"):
         parser.error("--warmup-epochs needs --schedule cosine")
     if options.step_epochs is not None and options.schedule != "step":
         parser.error("--step-epochs needs --schedule step")

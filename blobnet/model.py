@@ -50,6 +50,7 @@ from blobnet.parallel import SHARDS, World, check_alike, check_room, check_same,
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, recorded_frozen
 from blobnet.planning import Plan, make_plan
+from blobnet.resuming import check_resumed
 from blobnet.sample_weights import ClassWeights, prepare_class_weights, weights_for_outputs
 from blobnet.samples import comes_in_batches, sources_for
 from blobnet.schedules import check_number
@@ -475,7 +476,9 @@ class Model:
                 their order, and each batch of an iterable is such a pair.
             y: class numbers (N,) or targets of the output's shape, whatever the loss takes; those of a mapped file or
                 of an h5py data set, of more than 64 MB, are read and checked batch by batch.
-            epochs: passes over the data; with ``resume``, counted from the beginning of the interrupted training.
+            epochs: passes over the data; with ``resume``, counted from the beginning of the interrupted training. There
+                may be more, or fewer, than were planned then: a schedule that depends on them is spread over those of
+                now.
             batch_size: samples a step; the last step of an epoch may have fewer.
             optimizer: or its name, "adam"; Adam(1e-3) if None, or with ``resume`` that of the interrupted training.
             loss: or its name, "mse"; CrossEntropy() if None, or with ``resume`` that of the interrupted training. For
@@ -512,7 +515,8 @@ class Model:
                 added up, with a warning: the same steps but for rounding, for batch norms (which normalise each part by
                 itself), and for samples that are mixed (with others of their part). Not of an iterable.
             seed: of the samples' order, of augmentation and of dropout.
-            resume: go on from the state that the model was loaded with.
+            resume: go on with the last training, or with that of the file that the model was loaded from. All but
+                ``epochs`` and the optimizer's learning rate must be as it was.
             device: a device or its name; the best one if None.
             precision: of the factors of convolutions: fp32, or tf32 (10 bits of fraction, about 1e-3 of a value; sums
                 stay fp32) for the tensor cores of NVIDIA GPUs.
@@ -553,10 +557,9 @@ class Model:
                     hint = "load a file that the Checkpoint callback, or blobnet train, wrote."
                     raise OptionError("fit", "resume needs a model loaded from a checkpoint", resume=resume, hint=hint)
                 known = None if self.loss is None else losses_for(self.graph, self.loss)
-                if losses is not None and losses != known:
-                    rule = "the loss must be that of the interrupted training"
-                    raise OptionError("resume", rule, saved=self.loss, now=self._by_output(losses))
-                losses = known
+                if losses is not None and known is not None:
+                    check_resumed({"loss": self._by_output(known)}, {"loss": self._by_output(losses)})
+                losses = known or losses
                 optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
                 weights = weights or loss_weights_for(self.graph, state.settings.get("loss_weights"))
             if shards is None:

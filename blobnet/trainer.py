@@ -21,11 +21,11 @@ import numpy as np
 from blobnet.augment import EpochRows
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
-from blobnet.checkpoint import TrainingState, as_call
+from blobnet.checkpoint import TrainingState
 from blobnet.datasets.source import Rows
 from blobnet.device import Reading
 from blobnet.ends import TOTALS, by_name
-from blobnet.errors import DataError, OptionError, TrainingError, first_few
+from blobnet.errors import DataError, OptionError, TrainingError
 from blobnet.executor import first_that_fits
 from blobnet.inference import Evaluator, LabelledData, head_name, measured_names, measurements
 from blobnet.kernel_call import Batch
@@ -34,14 +34,11 @@ from blobnet.metrics import Metric
 from blobnet.parallel import World
 from blobnet.planning import make_plan
 from blobnet.progress import Table, bar, shown
+from blobnet.resuming import EPOCHS, RATE, check_resumed, settings_of
 from blobnet.training_step import TrainingStep, not_finite
 
 #: Seconds between two looks at the running metrics.
 DISPLAY_INTERVAL = 0.25
-#: What settings are called, where that is not their name, and what to do where one differs.
-_SETTINGS = {"frozen": "set of frozen parameters", "augment": "augmentation"}
-_ANEW = "without resume (--init-from FILE) training goes on from the same weights with a new optimizer."
-_SETTING_HINTS = {"epochs": f"the learning rate was planned for that many; {_ANEW}", "frozen": _ANEW}
 _DIVERGED = "use a smaller learning rate, or clip the gradients (clip_norm)."
 
 
@@ -144,6 +141,7 @@ class Trainer:
             self._settings["loss_weights"] = list(step.loss_weights)
         if step.augment and len(step.graph.entries) > 1:
             self._settings["augmented"] = step.augmented
+        self._changes: dict[str, tuple[Any, Any]] = {}
         self._weights: tuple[int, dict[str, FloatArray]] | None = None
         self._check_loss: Callable[[FloatArray], None] = _check_nothing
         self.is_begun = False
@@ -177,25 +175,12 @@ class Trainer:
         """Continues from what :meth:`state` gave.
 
         Raises:
-            OptionError: the state is that of another optimizer, batch size or seed; later, in :meth:`fit`: of another
-                number of samples or, if the learning rate depends on it, of epochs.
+            OptionError: the state is that of another training (blobnet/resuming.py); later, in :meth:`fit`, of another
+                number of samples.
         """
-        mine = self.state()
-        for name in ("optimizer", "seed"):
-            saved, now = getattr(state, name), getattr(mine, name)
-            if saved != now:
-                rule = f"the {name} must be that of the interrupted training"
-                hint = _ANEW if name == "optimizer" else None
-                raise OptionError("resume", rule, saved=_unlike(saved, now), now=_unlike(now, saved), hint=hint)
-        shards = state.settings.get("shards", 1)
-        if shards != self.step.shards:
-            rule = "the number of shards must be that of the interrupted training"
-            raise OptionError("resume", rule, saved=shards, now=self.step.shards)
-        was_in_step, in_step = bool(state.settings.get("sync_batch_norm")), self.step.lockstep is not None
-        if was_in_step != in_step:
-            rule = "batch norms must be over what they were over in the interrupted training"
-            raise OptionError("resume", rule, saved=f"sync_batch_norm={was_in_step}", now=f"sync_batch_norm={in_step}")
-        self._settle(state.settings, self._settings)
+        now = {"shards": self.step.shards, "sync_batch_norm": self.step.lockstep is not None}
+        self._agree(settings_of(state), {**settings_of(self.state()), **now})
+        self._settings = {**state.settings, **self._settings}
         self.epoch = state.epoch
         before = self.weights()
         if self.step.restore(state.step, state.optimizer_state):
@@ -218,16 +203,20 @@ class Trainer:
             raise OptionError("resume", rule, place=place)
         self.step.reset_totals(totals)
 
-    def _settle(self, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Keeps settings that a resumed training must share with the interrupted one; OptionError if one differs."""
-        for name, value in now.items():
-            # Files from before anything could be frozen, or augmented, do not say so.
-            before = saved.get(name, [] if name in _SETTINGS else value)
-            if before != value:
-                rule = f"the {_SETTINGS.get(name, name.replace('_', ' '))} must be that of the interrupted training"
-                shown = {"saved": f"{name}={_shortened(before)}", "now": f"{name}={_shortened(value)}"}
-                raise OptionError("resume", rule, hint=_SETTING_HINTS.get(name), **shown)
-        self._settings = {**saved, **now}
+    def _agree(self, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Notes what changes in a resumed training; OptionError if that must not."""
+        self._changes |= check_resumed(saved, now)
+
+    def _note_changes(self, steps: int, epochs: int) -> None:
+        """Says what another learning rate, or another number of epochs, means for the steps to come."""
+        schedule, said = self.step.optimizer.schedule, []
+        if RATE in self._changes:
+            said.append("is another one than in the interrupted training")
+        if EPOCHS in self._changes:
+            said.append("is spread over {1} epochs in place of {0}".format(*self._changes[EPOCHS]))
+        if said:
+            rate = self.rate_factor * schedule.value(self.step.number, steps, epochs)
+            print(f"note: the learning rate {' and '.join(said)}: it goes on at {rate:.2g}", file=sys.stderr)
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -267,11 +256,12 @@ class Trainer:
             raise OptionError("fit", rule, schedule=schedule, hint="give the stream a length: a class with __len__.")
         planned: dict[str, Any] = {} if data.count is None else {"samples": data.count}
         if schedule.depends_on_epochs:
-            planned["epochs"] = epochs
+            planned[EPOCHS] = epochs
         if self.batches and (data.count is None) != ("samples" not in self._settings):
             rule = "in the middle of an epoch, data must come as before: by their numbers, or as a stream"
             raise OptionError("resume", rule, now="a stream" if data.count is None else f"{data.count} samples")
-        self._settle(self._settings, planned)
+        self._agree(self._settings, planned)
+        self._settings |= planned
         progress = Progress(self, epochs, {name: list(values) for name, values in (history or {}).items()})
         progress.class_names = class_names
         progress.metrics += measured_names(heads)
@@ -292,6 +282,7 @@ class Trainer:
         has_accuracy = len(heads) == 1 and heads[0].loss.takes_classes
         table = Table(epochs, has_accuracy, validation is not None)
         if verbose and self.epoch < epochs:
+            self._note_changes(-(-(data.steps(self.batch_size) or 1) // self.accumulate), epochs)
             print(table.header, file=sys.stderr)
         while self.epoch < epochs and progress.stop is None:
             start = time.perf_counter()
@@ -638,22 +629,3 @@ def _record(history: dict[str, list[float]], record: Mapping[str, float]) -> Non
         history[name] = [*values, *[math.nan] * (epochs - len(values))]
         if name in record:
             history[name].append(record[name])
-
-
-def _shortened(value: Any) -> str:
-    """A setting; of a long list of names the first ones."""
-    if not isinstance(value, list):
-        return str(value)
-    return first_few(value, 4) or "nothing"
-
-
-def _unlike(value: Any, other: Any) -> str:
-    """What a part of a training state does not share with that of another one."""
-    if not isinstance(value, Mapping):
-        return str(value)
-    if value.get("kind") != other.get("kind"):
-        return str(value["kind"])
-    mine, theirs = (each.get("config", each) for each in (value, other))
-    changed = {name: item for name, item in mine.items() if item != theirs.get(name)}
-    is_built = {name for name, item in changed.items() if isinstance(item, Mapping) and "kind" in item}  # A schedule.
-    return ", ".join(f"{name}={as_call(item) if name in is_built else item}" for name, item in changed.items())

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     memory: dict[str, int] = {}
     updates: list[KernelCall] = []
     if training:
-        build = {name.lower(): kind for name, kind in Optimizer.kinds.items()}[options.optimizer]
+        build = {name.lower(): kind for name, kind in Optimizer.kinds.items()}[options.optimizer or "adam"]
         optimizer = build()  # type: ignore[call-arg]  # every kind has a default rate
         memory = {name: FLOAT32.itemsize * elements for name, elements in optimizer.memory(plan.parameters).items()}
         updates = optimizer.calls(plan.parameters, kind)

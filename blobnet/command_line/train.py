@@ -42,6 +42,7 @@ from blobnet.device import Device
 from blobnet.ends import by_name
 from blobnet.errors import BlobnetError, DeviceError, FileError, OptionError, TrainingError, add_sentence, counted
 from blobnet.files import check_writable
+from blobnet.geometry import is_int
 from blobnet.interrupt import RUNNING, Terminated
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import AnyLoss, Model, load
@@ -53,6 +54,10 @@ from blobnet.trainer import Progress
 DEFAULT_RATE, SGD_RATE = 0.002, 0.01
 #: The part of the training samples that is held out, where something is chosen by validation or there is no test split.
 DEFAULT_FRACTION = 0.1
+DEFAULT_EPOCHS = 5
+#: The options that say what the optimizer is.
+_RATES = ("learning_rate", "schedule", "step_epochs", "warmup_epochs")
+_OF_OPTIMIZER = ("optimizer", "momentum", "weight_decay", "clip_norm", *_RATES)
 
 #: A data set and its splits, or one whose arrays go by names.
 _Data = TypeVar("_Data", Dataset, NamedDataset)
@@ -67,7 +72,7 @@ class _CtrlC:
     NOTE: Python swallows an exception that is raised while a weak reference dies, and h5py lives on those.
 
     Attributes:
-        waited_for: those whose first one waits for :meth:`deferred`; a second one does not.
+        waits_first: whether the first one waits for :meth:`deferred`; a second one does not.
         asked: what there was, if anything.
     """
 
@@ -75,7 +80,7 @@ class _CtrlC:
     _USUAL: ClassVar[tuple[Any, ...]] = (signal.SIG_DFL, *RUNNING.values())
 
     def __init__(self) -> None:
-        self.waited_for: tuple[signal.Signals, ...] = ()
+        self.waits_first = False
         self.asked: type[KeyboardInterrupt] | None = None
         self._before: dict[signal.Signals, Any] = {}
         self._waits = False
@@ -93,7 +98,7 @@ class _CtrlC:
             signal.signal(each, handler)
 
     def _ask(self, number: int, _: object) -> None:
-        waits = self._waits or (number in self.waited_for and self.asked is None)
+        waits = self._waits or (self.waits_first and self.asked is None)
         self.asked = Terminated if number == signal.SIGTERM else KeyboardInterrupt
         if not waits:
             raise self.asked
@@ -144,14 +149,11 @@ class _OutputFile(Checkpoint):
 
     def step_end(self, progress: Progress) -> None:
         self.is_begun = True
-        # From the first step on there is something to keep, so that they wait for the end of a step. Who presses
-        # Ctrl-C is there and can ask for files of steps; a machine that is shut down gives no second chance.
-        world = progress.trainer.step.world
-        keeps = bool(self.every_steps) or world.size > 1  # What one rank is asked, all do behind the same step.
-        self.ctrl_c.waited_for = (signal.SIGTERM, *([signal.SIGINT] if keeps else []))
-        if self.ctrl_c.agree(world) is None:
+        # From the first step on there is something to keep, so that they wait for the end of a step.
+        self.ctrl_c.waits_first = True
+        if self.ctrl_c.agree(progress.trainer.step.world) is None:
             super().step_end(progress)
-        elif keeps or self.ctrl_c.asked is Terminated:
+        else:
             self._save_within(progress)
 
     def _save_within(self, progress: Progress) -> None:
@@ -245,8 +247,8 @@ def run(options: argparse.Namespace) -> int:
     output = options.output or Path(f"{source.name}.h5")
     if world.is_first:
         _check_paths(options, output)
-    # Who waits for as many epochs as there are keeps the best one, and never stops.
-    patience = options.early_stopping or (options.epochs if options.save_best else None)
+    # Who waits for ever keeps the best epoch, and never stops.
+    patience = options.early_stopping or (sys.maxsize if options.save_best else None)
     file = _OutputFile(output, EarlyStopping(patience=patience) if patience else None, options.checkpoint_steps)
     try:
         if world.is_first:
@@ -266,6 +268,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> int:
     saved = _resumed(file) if options.resume else None
+    options.epochs = options.epochs or _planned_epochs(saved)
     optimizer = _optimizer(options)
     augmented, augment = _augmentation(options)
     device = Device(device_of_rank(World.current(), options.device))
@@ -275,7 +278,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
     _check_by_output(options, model)
     augment_of = _augment_of(options, model, augmented, augment)
     if saved is not None:
-        _check_same(saved, model, loss, file)
+        _check_same(saved, model, file)
         model = saved
     if file.epoch >= options.epochs:
         print(
@@ -468,15 +471,12 @@ def _resumed(file: _OutputFile) -> Model:
     return model
 
 
-def _check_same(saved: Model, model: Model, loss: AnyLoss, file: _OutputFile) -> None:
-    """Raises OptionError unless a file holds the training that the options describe (the trainer checks the rest)."""
+def _check_same(saved: Model, model: Model, file: _OutputFile) -> None:
+    """Raises OptionError unless a file's model is the one, for the data, that the options describe."""
     hint = "--overwrite starts anew, --output writes another file."
     difference = _difference(saved, model)
     if difference:
         raise OptionError("--resume", f"the model must be that in {file.path}", **difference, hint=hint)
-    if saved.loss != loss:
-        rule = f"the loss must be that of the training in {file.path}"
-        raise OptionError("--resume", rule, saved=saved.loss, now=loss, hint=hint)
     for vertex, name in itertools.product(model.graph.inputs.values(), ("mean", "deviation")):
         theirs, ours = (each.weights[vertex.parameter(name)] for each in (saved, model))
         if not np.allclose(theirs, ours, rtol=1e-3, atol=1e-6):
@@ -506,11 +506,22 @@ def _layer(layer: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> 
     return f"{mine['name']} ({', '.join(f'{name}={value}' for name, value in changed.items()) or mine['kind']})"
 
 
-def _optimizer(options: argparse.Namespace) -> optimizers.Optimizer:
+def _planned_epochs(saved: Model | None) -> int:
+    """How many epochs there are to be where nobody says it: with --resume those of the interrupted training."""
+    state = saved.training_state if saved else None
+    planned: Any = state.settings.get("epochs") if state else None
+    return int(planned) if is_int(planned, 1) else DEFAULT_EPOCHS
+
+
+def _optimizer(options: argparse.Namespace) -> optimizers.Optimizer | None:
+    """The optimizer; None for that of the interrupted training."""
+    if options.resume and all(getattr(options, name) is None for name in _OF_OPTIMIZER):
+        return None
+    name = options.optimizer or "adam"
     kinds = {name.lower(): kind for name, kind in optimizers.Optimizer.kinds.items()}
-    build: Any = kinds[options.optimizer]
+    build: Any = kinds[name]
     given = {name: getattr(options, name) for name in ("weight_decay", "clip_norm", "momentum")}
-    default = SGD_RATE if options.optimizer == "sgd" else DEFAULT_RATE
+    default = SGD_RATE if name == "sgd" else DEFAULT_RATE
     rate = default if options.learning_rate is None else options.learning_rate
     return build(_schedule(options, rate), **{name: value for name, value in given.items() if value is not None})  # type: ignore[no-any-return]
 
@@ -518,9 +529,9 @@ def _optimizer(options: argparse.Namespace) -> optimizers.Optimizer:
 def _schedule(options: argparse.Namespace, rate: float) -> float | schedules.Schedule:
     if options.schedule == "step":
         return schedules.Step(rate, options.step_epochs or math.ceil(options.epochs / 3))
-    if options.schedule == "cosine":
-        return schedules.Cosine(rate, options.warmup_epochs or 0.0)
-    return rate
+    if options.schedule == "constant":
+        return rate
+    return schedules.Cosine(rate, options.warmup_epochs or 0.0)
 
 
 def _held_out(options: argparse.Namespace, data: _Data) -> tuple[_Data, _Split | None]:

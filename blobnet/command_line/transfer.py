@@ -21,7 +21,7 @@ from blobnet.patterns import frozen_parameters
 
 @dataclass(frozen=True)
 class FileSource:
-    """The model in a file, with a new last layer; it stands in the place of a ModelSource."""
+    """The model in a file, with a new last layer unless its classes are the same; it stands for a ModelSource."""
 
     path: Path
 
@@ -93,8 +93,10 @@ def build(options: argparse.Namespace, source: ModelSource | FileSource, data: D
         outputs, names = options.classes, (*names, *map(str, range(len(names), options.classes)))
     model = source.build(data.shape, outputs, names, options.seed)
     last = model.graph.trainable[-1].rpartition("/")[0]
-    if options.init_from and options.model and not options.resume:
-        return model, model.take_weights(open_model(options.init_from))
+    if options.init_from and not options.resume:
+        given = source.model if isinstance(source, FileSource) else open_model(options.init_from)
+        if given is not None and (options.model or given.class_names == model.class_names != ()):
+            return model, model.take_weights(given)
     return model, [last]
 
 

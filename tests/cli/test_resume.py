@@ -50,18 +50,20 @@ def test_nothing_is_left_to_do(run, trained, epochs) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "resume: the optimizer must be that of the interrupted training. Received "
-             "saved=learning_rate=Cosine(rate=0.005"),
         (["--optimizer", "sgd"], "resume: the optimizer must be that of the interrupted training. "
                                  "Received saved=Adam, now=SGD."),
-        (["--learning-rate", 0.005, "--batch-size", 32], "resume: the batch size must be that of the interrupted "
-                                                         "training. Received saved=batch_size=64, now=batch_size=32."),
-        (["--learning-rate", 0.005, "--seed", 1], "resume: the seed must be that of the interrupted training. "
-                                                  "Received saved=0, now=1."),
-        (["--label-smoothing", 0.1], "--resume: the loss must be that of the training in {file}. Received "
+        (["--weight-decay", 0.1], "resume: the optimizer must be that of the interrupted training. "
+                                  "Received saved=weight_decay=0.0, now=weight_decay=0.1. Hint: give what was given "
+                                  "then; without resume (on the command line --init-from FILE) training goes on from "
+                                  "the same weights with a new optimizer."),
+        (["--batch-size", 32], "resume: the batch size must be that of the interrupted training. Received saved=64, "
+                               "now=32."),
+        (["--shards", 2], "resume: the number of shards must be that of the interrupted training. Received saved=1, "
+                          "now=2."),
+        (["--seed", 1], "resume: the seed must be that of the interrupted training. Received saved=0, now=1."),
+        (["--label-smoothing", 0.1], "resume: the loss must be that of the interrupted training. Received "
                                      "saved=CrossEntropy(ignore=None, label_smoothing=0.0), "
-            "now=CrossEntropy(ignore=None, label_smoothing=0.1). "
-                                     "Hint: --overwrite starts anew, --output writes another file."),
+                                     "now=CrossEntropy(ignore=None, label_smoothing=0.1). Hint: give what was given"),
         (["--dataset", "other.npz"], "--resume: the data must be those of the training in {file}, but their mean "
                                      "differs. Received saved=[4.8"),
         (["--dataset", "wide.npz"], "--resume: the model must be that in {file}. Received saved=input (width=8), "
@@ -112,18 +114,66 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(run, net, tmp_path) -> None:
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
-    match = re.fullmatch(r"interrupted; the last checkpoint is stopped\.h5 \(epoch (\d+)\)", err.splitlines()[-1])
+    place = r"(?:in epoch (\d+), after step (\d+)|epoch (\d+))"  # Right behind an epoch there is no step.
+    match = re.fullmatch(rf"interrupted; the last checkpoint is stopped\.h5 \({place}\)", err.splitlines()[-1])
     assert match, err
-    epochs = int(match[1])
     state = bn.load("stopped.h5").training_state
     assert state is not None
+    epochs = int(match[1]) - 1 if match[1] else int(match[3])
     assert state.epoch == epochs
+    assert match[2] is None or state.step == int(match[2])
     assert run("train", *arguments, "--epochs", epochs + 1, "--output", "stopped.h5", "--resume").status == 0
     assert run("train", *arguments, "--epochs", epochs + 1, "--output", "whole.h5").status == 0
     assert Path("stopped.h5").read_bytes() == Path("whole.h5").read_bytes()
 
 
-def test_ctrl_c_in_the_first_epoch(run, net, trained, monkeypatch) -> None:
+def test_a_finished_training_goes_on(run, trained) -> None:
+    """With the optimizer of the file, its schedule spread over all epochs: as good as before, and better in the end."""
+    Path("more.h5").write_bytes(trained.read_bytes())
+    before = bn.load("more.h5").history
+    arguments = ["train", "lenet5", "--dataset", "digits", "--output", "more.h5", "--resume"]
+    result = run(*arguments, "--epochs", 4)
+    assert result.status == 0, result.err
+    assert "note: the learning rate is spread over 4 epochs in place of 2: it goes on at 0.0025\nepoch" in result.err
+    history = bn.load("more.h5").history
+    assert history["loss"][:2] == before["loss"]
+    assert history["accuracy"][2] > before["accuracy"][1] - 0.02
+    assert history["accuracy"][3] > before["accuracy"][1]
+    # What is not said is as in the file: there is nothing left of 4 epochs.
+    result = run(*arguments)
+    assert result.out.startswith("nothing to do: more.h5 is trained for 4 epochs")
+    result = run(*arguments, "--epochs", 5, "--schedule", "constant", "--learning-rate", 0.0005)
+    assert "rate is another one than in the interrupted training: it goes on at 0.0005\nepoch" in result.err
+    # And the hint of what is refused: the same weights, the last layer's too, with another optimizer.
+    result = run(*arguments[:3], "digits", "--init-from", "more.h5", "--optimizer", "sgd", "--epochs", 1)
+    assert result.status == 0, result.err
+    assert "\ninit    weights of more.h5; new: nothing\n" in result.err
+    tuned = bn.load("lenet5.h5")
+    assert tuned.history["accuracy"][0] > history["accuracy"][1]
+
+
+@pytest.mark.parametrize("step", [2, 5])
+def test_ctrl_c_in_the_first_epoch_keeps_it(run, net, monkeypatch, step) -> None:
+    arguments = ["train", net, *WITHIN]
+    assert run(*arguments, "--output", "whole.h5").status == 0
+    original = TrainingStep.update
+
+    def update(training: TrainingStep, rate: float) -> None:
+        original(training, rate)
+        if training.number == step:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(TrainingStep, "update", update)
+    result = run(*arguments, "--output", "parts.h5")
+    assert result.status == 130
+    said = f"interrupted; the last checkpoint is parts.h5 (in epoch 1, after step {step})"
+    assert result.err.splitlines()[-1] == said
+    monkeypatch.setattr(TrainingStep, "update", original)
+    assert run(*arguments, "--output", "parts.h5", "--resume").status == 0
+    assert Path("parts.h5").read_bytes() == Path("whole.h5").read_bytes()
+
+
+def test_ctrl_c_before_the_first_step_has_ended(run, net, trained, monkeypatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -166,10 +216,11 @@ def test_ctrl_c_that_python_loses_is_still_heard(run, net, monkeypatch) -> None:
         if step.number == 30:  # in the second epoch
             with contextlib.suppress(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGINT)  # The first one waits for the end of the step.
 
     monkeypatch.setattr(TrainingStep, "update", update)
     result = run("train", net, "--dataset", "digits", "--epochs", 20)
-    assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is net.h5 (epoch 2)"
+    assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is net.h5 (in epoch 2, after step 30)"
 
 
 def test_a_training_in_the_background_takes_no_ctrl_c(run, net) -> None:

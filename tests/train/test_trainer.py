@@ -346,7 +346,10 @@ def test_resume_refuses_another_training(device: Device, tmp_path: Path) -> None
     fit(tiny_model(), device, callbacks=[Checkpoint(path)])
     for options, rule in (
         ({"optimizer": SGD(0.1)}, r"resume: the optimizer must be that of the interrupted training\..*Adam.*SGD"),
-        ({"optimizer": Adam(0.5)}, r"resume: the optimizer must be that of the interrupted training\..*0\.01.*0\.5"),
+        (
+            {"optimizer": Adam(0.5, beta1=0.8)},
+            r"resume: the optimizer must be that of the interrupted training\. Received saved=beta1=0.9, now=beta1=0.8",
+        ),
         ({"batch_size": 9}, r"resume: the batch size must be that of the interrupted training\..*8.*9"),
         ({"seed": 1}, r"resume: the seed must be that of the interrupted training\. Received saved=0, now=1"),
         ({"loss": CrossEntropy(0.1)}, r"resume: the loss must be that of the interrupted training\..*0\.0.*0\.1"),
@@ -359,27 +362,48 @@ def test_resume_refuses_another_training(device: Device, tmp_path: Path) -> None
     assert bits(model) != bits(bn.load(path))
 
 
-def test_a_planned_learning_rate_does_not_go_on(device: Device) -> None:
-    def optimizer() -> SGD:
-        return SGD(schedules.Cosine(0.02))
+@pytest.mark.parametrize(
+    ("planned", "optimizer", "note"),
+    [
+        (2, SGD(schedules.Cosine(0.02)), "is spread over 4 epochs in place of 2: it goes on at 0.009"),
+        (4, SGD(0.003), "is another one than in the interrupted training: it goes on at 0.003"),
+        (
+            2,
+            SGD(schedules.Cosine(0.01)),
+            "is another one than in the interrupted training and is spread over 4 epochs in place of 2: it goes on at "
+            "0.0045",
+        ),
+        (4, SGD(schedules.Cosine(0.02)), None),
+    ],
+)
+def test_a_resumed_training_may_be_longer_and_learn_at_another_rate(
+    device: Device, capsys: pytest.CaptureFixture[str], planned: int, optimizer: SGD, note: str | None
+) -> None:
+    """From what two epochs left, whatever they were planned for, the steps are those of a training of four."""
 
-    model = fit(tiny_model(), device, epochs=1, optimizer=optimizer())
-    anew = "without resume (--init-from FILE) training goes on from the same weights with a new optimizer."
-    for options, message in (
-        (
-            {"optimizer": optimizer()},
-            "resume: the epochs must be that of the interrupted training. Received saved=epochs=1, now=epochs=2. "
-            f"Hint: the learning rate was planned for that many; {anew}",
-        ),
-        (
-            {"optimizer": SGD(0.02)},
-            "resume: the optimizer must be that of the interrupted training. Received "
-            "saved=learning_rate=Cosine(rate=0.02, warmup_epochs=0.0, final_rate=0.0), now=learning_rate=0.02. "
-            f"Hint: {anew}",
-        ),
-    ):
-        with pytest.raises(OptionError, match=f"^{re.escape(message)}$"):
-            fit(model, device, epochs=2, resume=True, **options)
+    class Stop(Callback):
+        def epoch_end(self, progress: Progress) -> None:
+            if progress.trainer.epoch == 2:
+                progress.stop = "enough"
+
+    settings: dict[str, Any] = {"batch_size": 4, "device": device}
+    x, y = digits(16)
+    model = tiny_model()
+    model.fit(x, y, epochs=planned, optimizer=SGD(schedules.Cosine(0.02)), callbacks=Stop(), **settings)
+    assert model.training_state is not None
+    rates: list[float] = []
+
+    class Rates(Callback):
+        def step_end(self, progress: Progress) -> None:
+            rates.append(progress.trainer.learning_rate)
+
+    before = model.weights
+    capsys.readouterr()
+    model.fit(x, y, epochs=4, optimizer=optimizer, resume=True, callbacks=Rates(), **settings)
+    assert rates == [optimizer.schedule.value(step, 4, 4) for step in range(8, 16)]
+    assert any(not np.array_equal(model.weights[name], values) for name, values in before.items())
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert said == ([f"note: the learning rate {note}"] if note else [])
 
 
 def test_resume_needs_a_state(device: Device, tmp_path: Path) -> None:

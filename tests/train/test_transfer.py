@@ -223,8 +223,8 @@ def test_another_frozen_set_needs_a_training_of_its_own(device: Device) -> None:
     before = model.weights
     message = (
         "resume: the set of frozen parameters must be that of the interrupted training. Received "
-        "saved=frozen=conv1/bias, conv1/weight, conv2/weight, now=frozen=nothing. "
-        "Hint: without resume (--init-from FILE) training goes on from the same weights with a new optimizer."
+        "saved=conv1/bias, conv1/weight, conv2/weight, now=nothing. Hint: give what was given then; without resume "
+        "(on the command line --init-from FILE) training goes on from the same weights with a new optimizer."
     )
     with pytest.raises(OptionError, match=re.escape(message)):
         model.fit(x, labels, epochs=2, freeze=[], resume=True, **settings)

@@ -66,7 +66,7 @@ FLOORS = """
     sample_weights shard_sum lockstep
     labels loader progress samples scaling training_step
     arguments
-    inference callbacks notes network_inputs
+    inference callbacks notes network_inputs resuming
     trainer
     model
     blobnet
