@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import inspect
 import io
 import itertools
 import math
 import os
+import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from blobnet.blob import FLOAT32
 from blobnet.checkpoint import ModelFile, check_name, save
 from blobnet.ends import by_name, losses_description
-from blobnet.errors import FileError, OptionError, add_sentence, counted, near_matches
+from blobnet.errors import FileError, OptionError, add_sentence, counted, near_matches, nearest, warn
 from blobnet.files import check_writable, held, write
 from blobnet.geometry import check_count
 from blobnet.metrics import FALLING
@@ -71,15 +73,34 @@ def check_callbacks(callbacks: object) -> tuple[Callback, ...]:
     Raises:
         OptionError: something else.
     """
-    if isinstance(callbacks, Callback):
-        return (callbacks,)
     members = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     for member in members:
         if not isinstance(member, Callback):
             received = member if isinstance(member, type) else type(member)
             hint = "a class of yours derives from blobnet.callbacks.Callback; give the callback, not its class."
             raise OptionError("callbacks", "each must be a Callback", type=received.__name__, hint=hint)
+        _check_hooks(member)
     return members
+
+
+def _check_hooks(callback: Callback) -> None:
+    """Warns of methods that look like hooks and that nobody calls; OptionError for a hook of other parameters."""
+    hooks = {name: hook for name, hook in vars(Callback).items() if inspect.isfunction(hook)}
+    kind = type(callback)
+    for name in dir(kind):
+        if name.startswith("on_") and callable(getattr(kind, name)):
+            # Keras and Lightning say batch where this is a step, and call the whole training train or fit.
+            meant = re.sub(r"^on_((train|fit)_)?", "", name).replace("batch", "step")
+            near = nearest(meant, [meant] if meant in hooks else hooks)
+            hint = near or f"the hooks are {', '.join(hooks)}."
+            warn(kind.__name__, "no hook of a training has this name, so nobody calls it", method=name, hint=hint)
+    for name, hook in hooks.items():
+        wanted = list(inspect.signature(hook).parameters)[1:]
+        try:
+            inspect.signature(getattr(callback, name)).bind(*wanted)
+        except TypeError as error:
+            rule, hint = f"{name} must take what it is given", f"def {name}({', '.join(['self', *wanted])})."
+            raise OptionError(kind.__name__, rule, cause=error, hint=hint) from error
 
 
 class _FileCallback(Callback):

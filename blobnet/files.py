@@ -53,6 +53,9 @@ WRITERS = {
     ".hdf5": "model.save",
 }
 
+#: The ends of the names of files that nothing here writes.
+_OTHERS = (*PICKLES, ".keras", ".npz", ".npy", ".pb", ".tflite")
+
 #: Names of the files that this process is writing.
 _UNDER_WAY: set[str] = set()
 #: The files that this process holds.
@@ -66,7 +69,12 @@ _HOLDING = threading.Lock()
 def check_name(path: str | os.PathLike[str], writer: str) -> None:
     """Raises FileError for a name by which what ``writer``, one of WRITERS, writes were taken for another format."""
     name = subject_of(path)
-    ending = next((ending for ending in WRITERS if name.endswith(ending)), None)
+    ending = next((ending for ending in (*WRITERS, *_OTHERS) if name.lower().endswith(ending)), None)
+    if ending in _OTHERS:
+        own = next(ending for ending, function in WRITERS.items() if function == writer)
+        rest = ", ".join(f"{function} {ending}" for ending, function in WRITERS.items() if function != writer)
+        hint = f"{Path(name).stem}{own}; {rest}."
+        raise FileError(name, f"{writer} writes another format, and nothing here writes this one", hint=hint)
     if ending is not None and WRITERS[ending] != writer:
         rule, hint = f"{writer} writes another format", f"{WRITERS[ending]} writes such files, as blobnet convert does."
         raise FileError(name, rule, ending=ending, hint=hint)

@@ -109,6 +109,8 @@ class Model:
         self._device_name: str | None = None
         self._evaluators = Evaluators()
         self._noted: object = None
+        #: Whether fit is at work; only that may replace the weights then.
+        self._is_training = False
         self._nodes: tuple[object, dict[str, Node]] | None = None
         #: What does to nodes what the input layers do to samples, by name: the same layers whenever it is called.
         self._standardized: dict[str, Layer] = {}
@@ -123,7 +125,11 @@ class Model:
         """Draws all weights anew, and forgets all training; they depend on the seed and on their own names alone.
 
         What was given with a layer (Constant) stays.
+
+        Raises:
+            OptionError: the model is training: a callback called this.
         """
+        self._check_idle("initialize")
         given = {name for name, spec in self.graph.named_parameters.items() if spec.initializer == initializers.GIVEN}
         kept = {name: values for name, values in self._weights.items() if name in given}
         # Drawn when they are first needed, which is after a plan was found to fit.
@@ -142,7 +148,8 @@ class Model:
         """Replaces the parameters that are named; the others stay, and all of them if there is an error.
 
         Raises:
-            OptionError: no mapping, a name that the model does not have, or a value that is no finite number.
+            OptionError: no mapping, a name that the model does not have, or a value that is no finite number; or the
+                model is training: a callback called this.
             ShapeError: an array of another shape.
         """
         if not isinstance(weights, Mapping):
@@ -158,6 +165,7 @@ class Model:
 
     def _replace(self, arrays: Mapping[str, FloatArray]) -> None:
         """Replaces some parameters by arrays that nobody changes, as nodes carry them."""
+        self._check_idle("set_weights")
         specs = self.graph.named_parameters
         for name, array in arrays.items():
             if array.shape != specs[name].shape:
@@ -170,16 +178,16 @@ class Model:
         self._weights = {name: arrays[name] if name in arrays else self._weights[name] for name in specs}
 
     def set_normalization(self, mean: npt.ArrayLike, deviation: npt.ArrayLike, *, input: str | None = None) -> None:
-        """Sets what the input layer does to samples: (sample - mean) / deviation, numbers for each unit.
+        """Sets what the input layer does to samples: (sample - mean) / deviation.
 
         Args:
-            mean: the numbers to subtract.
-            deviation: those to divide by.
+            mean: what to subtract: a number for each unit, (units,), or one for all.
+            deviation: what to divide by, likewise.
             input: the name of the input, where there are several.
 
         Raises:
             OptionError: a mean that is not finite, a deviation that is not above 0, or there is no such input.
-            ShapeError: not one number for each unit.
+            ShapeError: neither one number nor one for each unit.
         """
         means, deviations = (as_float32(values, "set_normalization") for values in (mean, deviation))
         if not np.isfinite(means).all():
@@ -193,7 +201,18 @@ class Model:
             rule = "input must name one of the model's inputs"
             raise OptionError("set_normalization", rule, input=input, inputs=", ".join(names))
         vertex = self.graph.input if input is None else self.graph.inputs[input]
-        self.set_weights({vertex.parameter("mean"): mean, vertex.parameter("deviation"): deviation})
+        given = {vertex.parameter("mean"): means, vertex.parameter("deviation"): deviations}
+        units = vertex.shape.units
+        self.set_weights(
+            {name: np.full(units, one, np.float32) if not one.ndim else one for name, one in given.items()}
+        )
+
+    def _check_idle(self, subject: str) -> None:
+        """Raises OptionError while the model is training, whose weights are those on the device."""
+        if self._is_training:
+            rule = "this model is training, and its weights are replaced behind every epoch"
+            hint = "a callback may end the training (progress.stop = 'why') and leave this for then."
+            raise OptionError(subject, rule, hint=hint)
 
     # -- transfer ----------------------------------------------------------------------------------------------------
 
@@ -380,6 +399,7 @@ class Model:
             OptionError: the other model has none of the layers.
             ShapeError: a layer before the last one has other shapes there.
         """
+        self._check_idle("take_weights")
         own, given = self.graph.named_parameters, other.graph.named_parameters
         inputs = {vertex.name for vertex in self.graph.inputs.values()}
         layers = list(dict.fromkeys(name.rpartition("/")[0] for name in own))
@@ -532,12 +552,14 @@ class Model:
 
         Raises:
             DataError, OptionError, ShapeError: what was given does not fit.
+            OptionError: the model is training: a callback, or another thread, called this.
             DeviceError: the device has no tensor cores for tf32.
             PlanError: the plan does not fit the device.
             OutOfMemoryError: others have taken the memory that it needs.
             TrainingError: the loss or the weights are not finite.
         """
         world = World.current()
+        self._check_idle("fit")
         with world.together():
             epochs = check_count("fit", "epochs", epochs)
             batch_size = check_count("fit", "batch_size", batch_size)
@@ -648,7 +670,7 @@ class Model:
         trainer = Trainer(step, accumulate, parts)
         if state is not None:
             trainer.restore(state)
-        with contextlib.ExitStack() as releases:
+        with self._training(), contextlib.ExitStack() as releases:
             for callback in callbacks:
                 releases.callback(callback.release)
             try:
@@ -669,6 +691,16 @@ class Model:
                     callback.failed(error)
                 raise
         return self.history
+
+    @contextlib.contextmanager
+    def _training(self) -> Iterator[None]:
+        """Within, nobody else trains the model, or sets its weights."""
+        self._check_idle("fit")
+        self._is_training = True
+        try:
+            yield
+        finally:
+            self._is_training = False
 
     def _check_same(
         self,
@@ -1107,12 +1139,13 @@ class Model:
         self.set_weights(keras_files.read(path, self.graph))
 
     def __getstate__(self) -> dict[str, Any]:
-        # What belongs to a device stays with its process.
-        return {name: value for name, value in vars(self).items() if name not in ("_device", "_evaluators", "_nodes")}
+        # What belongs to a device stays with its process; a copy of a model that is training is not.
+        own = "_device", "_evaluators", "_nodes", "_is_training"
+        return {name: value for name, value in vars(self).items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._device, self._evaluators, self._nodes = None, Evaluators(), None
+        self._device, self._evaluators, self._nodes, self._is_training = None, Evaluators(), None, False
 
     def __copy__(self) -> Model:
         return self._with_state(self.__getstate__())

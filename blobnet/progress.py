@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -50,11 +50,14 @@ def _short(value: float) -> str:
 
 
 class Table:
-    """What a training prints: a row an epoch, below a header; fits 80 columns."""
+    """What a training prints: a row an epoch, below a header; without further metrics it fits 80 columns.
 
-    def __init__(self, epochs: int, has_accuracy: bool, has_validation: bool) -> None:
+    ``more`` are the names in the history of metrics that were asked for.
+    """
+
+    def __init__(self, epochs: int, has_accuracy: bool, has_validation: bool, more: Sequence[str] = ()) -> None:
         metrics = ["loss", "accuracy"] if has_accuracy else ["loss"]
-        names = metrics + [f"validation_{name}" for name in metrics if has_validation]
+        names = [*metrics, *(f"validation_{name}" for name in metrics if has_validation), *more]
         columns = {"epoch": "epoch", "time": "time", "speed": "img/s", "rate": "rate"}
         columns |= {name: name.replace("validation_", "val. ") for name in names}
         self.epochs = epochs

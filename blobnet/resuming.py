@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from blobnet.checkpoint import TrainingState
+from blobnet.checkpoint import TrainingState, as_call
 from blobnet.errors import OptionError, first_few
 
 #: How errors call a setting, where that is not its name.
@@ -66,7 +66,8 @@ def _of_optimizer(description: Mapping[str, Any]) -> dict[str, Any]:
 def _unlike(value: Any, other: Any) -> str:
     """A setting; of an optimizer or loss what differs from another one, of a long list the first items."""
     if isinstance(value, list):
-        return first_few(value, 4) or "nothing"
+        items = (as_call(item) if isinstance(item, Mapping) and "kind" in item else item for item in value)
+        return first_few(items, 4) or "nothing"
     if not isinstance(value, Mapping) or "kind" not in value:
         return str(value)
     if value["kind"] != other["kind"]:

@@ -265,9 +265,9 @@ class Trainer:
         progress = Progress(self, epochs, {name: list(values) for name, values in (history or {}).items()})
         progress.class_names = class_names
         progress.metrics += measured_names(heads)
+        more = [f"validation_{head_name(head, name)}" for head, own in zip(heads, asked, strict=True) for name in own]
         if validation is not None:
-            more = [head_name(head, name) for head, own in zip(heads, asked, strict=True) for name in own]
-            progress.metrics += [f"validation_{name}" for name in (*measured_names(heads), *more)]
+            progress.metrics += [*(f"validation_{name}" for name in measured_names(heads)), *more]
         evaluator = None if validation is None else self._evaluator(validation)
         callbacks = [callback for callback in callbacks if progress.writes or not callback.only_logs]
         _tell(callbacks, "begin", progress)
@@ -280,7 +280,7 @@ class Trainer:
                 with bar("loading validation data", validation.count, verbose) as shown:
                     evaluator.loader.keep(validation.sources, reserved + data.bytes, shown.update)
         has_accuracy = len(heads) == 1 and heads[0].loss.takes_classes
-        table = Table(epochs, has_accuracy, validation is not None)
+        table = Table(epochs, has_accuracy, validation is not None, more)
         if verbose and self.epoch < epochs:
             self._note_changes(-(-(data.steps(self.batch_size) or 1) // self.accumulate), epochs)
             print(table.header, file=sys.stderr)

@@ -20,7 +20,9 @@ _COLOURS = {"training": "tab:blue", "validation": "tab:orange"}
 
 
 def curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
-    """The loss and, where there are some, the accuracies of every epoch; of several outputs also their losses.
+    """The loss of every epoch and, where there are some, the accuracies and what else was measured on validation data.
+
+    Of several outputs also their losses.
 
     Args:
         history: values an epoch, by name, as Model.fit returns them.
@@ -29,7 +31,8 @@ def curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
     Raises:
         OptionError: there is no loss and no accuracy.
     """
-    names = [name for name in history if name.endswith(_PANELS) and not name.startswith("validation_")]
+    measured = (name.removeprefix("validation_") for name in history)
+    names = [name for name in dict.fromkeys(measured) if name.endswith(_PANELS) or name not in history]
     if not names:
         rule, hint = "the history must have a loss or an accuracy of every epoch", "Model.fit returns one."
         raise OptionError("plots.curves", rule, names=", ".join(map(str, history)) or "none", hint=hint)
@@ -40,7 +43,10 @@ def curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
     for axes in panels[len(names) :]:
         axes.set_axis_off()
     for axes, name in zip(panels, names, strict=False):
-        for part, values in (("training", history[name]), ("validation", history.get(f"validation_{name}", ()))):
+        for part, values in (
+            ("training", history.get(name, ())),
+            ("validation", history.get(f"validation_{name}", ())),
+        ):
             if len(values):
                 axes.plot(range(1, len(values) + 1), values, marker="o", markersize=4, color=_COLOURS[part], label=part)
         axes.set_title(text(name.replace("_", " ")))

@@ -238,6 +238,21 @@ def test_names_of_other_formats_are_refused(tmp_path: Path, writer: str, write: 
         assert path.exists() == (other == writer)
 
 
+@pytest.mark.parametrize("ending", [".keras", ".KERAS", ".pt", ".pth", ".ckpt", ".pkl", ".bin", ".npz", ".tflite"])
+def test_names_of_formats_that_nothing_writes_are_refused(tmp_path: Path, ending: str) -> None:
+    model, path = bn.models.lenet5(), tmp_path / f"a{ending}"
+    rule = "model.save writes another format, and nothing here writes this one"
+    hint = "a.h5; model.save_keras_weights .weights.h5, model.save_safetensors .safetensors, blobnet.onnx.save .onnx."
+    with pytest.raises(FileError, match=f"^{re.escape(f'{path}: {rule}. Hint: {hint}')}"):
+        model.save(path)
+    with pytest.raises(FileError, match="nothing here writes this one"):
+        bn.onnx.save(model, path)
+    with pytest.raises(FileError, match="nothing here writes this one"):
+        bn.callbacks.Checkpoint(path)
+    assert not path.exists()
+    model.save(path.with_suffix(".h5"))  # As the hint says.
+
+
 @pytest.mark.parametrize("callback", [bn.callbacks.Checkpoint, bn.callbacks.SaveBest])
 def test_callbacks_refuse_such_names_at_once(callback: Any) -> None:
     with pytest.raises(FileError, match=r"^a\.onnx: model\.save writes another format\. Received ending=\.onnx\. Hint"):

@@ -54,6 +54,14 @@ def test_a_panel_for_each_measure(tmp_path, names, epochs, size) -> None:
         assert (drawn > 20) == (name in names)
 
 
+def test_what_is_measured_on_validation_data_alone_has_a_panel_too() -> None:
+    figure = plots.curves({**HISTORY, "validation_f1": [0.2, 0.4, 0.6], "validation_top_5": [1.0] * 3})
+    found = {axes.get_title(): [line.get_ydata() for line in axes.lines] for axes in figure.axes if axes.lines}
+    assert list(found) == ["loss", "accuracy", "f1"]
+    np.testing.assert_array_equal(found["f1"], [[0.2, 0.4, 0.6]])
+    np.testing.assert_array_equal(found["loss"], [HISTORY["loss"], HISTORY["validation_loss"]])
+
+
 def test_no_window_is_needed(tmp_path) -> None:
     plots.save(plots.curves(HISTORY, "a training"), tmp_path / "a.png")
     assert "matplotlib.pyplot" not in sys.modules or "tkinter" not in sys.modules

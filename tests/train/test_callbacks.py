@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import math
 import os
@@ -50,6 +51,71 @@ def fit(model: Model, device: Device, callbacks: Any, **options: Any) -> Model:
 
 def same_weights(one: Model, other: Model) -> bool:
     return all(np.array_equal(values, other.weights[name]) for name, values in one.weights.items())
+
+
+@pytest.mark.parametrize(
+    ("method", "hint"),
+    [
+        ("on_epoch_end", "did you mean 'epoch_end'?"),
+        ("on_train_begin", "did you mean 'begin'?"),
+        ("on_train_end", "did you mean 'end'?"),
+        ("on_batch_end", "did you mean 'step_end'"),
+        ("on_train_batch_end", "did you mean 'step_end'"),
+        ("on_fit_end", "did you mean 'end'"),
+        ("on_whatever", "the hooks are begin, step_end, epoch_end, end, failed, release."),
+    ],
+)
+def test_hooks_of_other_names_are_told(device: Device, method: str, hint: str) -> None:
+    foreign = type("Foreign", (Callback,), {method: lambda self, progress: None})
+    rule = rf"^Foreign: no hook of a training has this name, so nobody calls it\. Received method={method}\. Hint: "
+    with pytest.warns(bn.errors.BlobnetWarning, match=rule + re.escape(hint)):
+        fit(tiny_model(), device, [foreign()], epochs=1)
+
+
+def test_hooks_of_other_parameters_are_refused(device: Device) -> None:
+    class OfKeras(Callback):
+        def epoch_end(self, epoch: int, logs: Any) -> None:  # type: ignore[override]
+            raise AssertionError
+
+    message = (
+        "OfKeras: epoch_end must take what it is given. Received cause=missing a required argument: 'logs'. "
+        "Hint: def epoch_end(self, progress)."
+    )
+    with pytest.raises(OptionError, match=f"^{re.escape(message)}$"):
+        fit(tiny_model(), device, OfKeras())
+
+
+CHANGES: dict[str, Any] = {
+    "fit": lambda model, device: model.fit(*digits(8), device=device),
+    "set_weights": lambda model, device: model.set_normalization(1, 2),
+    "initialize": lambda model, device: model.initialize(1),
+    "take_weights": lambda model, device: model.take_weights(tiny_model(3)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_callback_cannot_change_the_model_that_is_training(device: Device, change: str) -> None:
+    """Its weights would be lost at the end of the epoch, or the training with them."""
+
+    class Change(Callback):
+        error: OptionError | None = None
+
+        def epoch_end(self, progress: Progress) -> None:
+            with pytest.raises(OptionError) as caught:
+                CHANGES[change](model, device)
+            self.error = caught.value
+            # A copy is another model, and what only looks may.
+            copy.copy(model).initialize(0)
+            model.predict(digits(8)[0], device=device)
+
+    model, callback = tiny_model(), Change()
+    fit(model, device, callback)
+    rule = (
+        f"{change}: this model is training, and its weights are replaced behind every epoch. Hint: a callback may end"
+    )
+    assert str(callback.error).startswith(rule)
+    assert same_weights(model, fit(tiny_model(), device, ()))
+    CHANGES[change](model, device)  # Behind the training all may again.
 
 
 class Script(Callback):
@@ -277,6 +343,20 @@ def test_the_rate_is_shown(device: Device, capsys: pytest.CaptureFixture[str]) -
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_in_the_table(device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    held_out = digits(6, first=16)
+    model = fit(tiny_model(), device, (), validation=held_out, metrics=["f1", highest], epochs=1, verbose=True)
+    header, row = capsys.readouterr().err.splitlines()[-2:]
+    columns = dict(zip(re.split(r"  +", header.strip()), re.split(r"  +", row.strip()), strict=True))
+    assert columns["val. f1"] == f"{model.history['validation_f1'][0]:.4f}"
+    assert columns["val. highest"] == f"{model.history['validation_highest'][0]:.4f}"
+    held_out = data(8)
+    settings: dict[str, Any] = {"loss": {"mask": CrossEntropy(), "value": "mse"}, "metrics": {"value": "mae"}}
+    history = two_ends().fit(*held_out, validation=held_out, batch_size=8, device=device, **settings)
+    header, row = capsys.readouterr().err.splitlines()[-2:]
+    assert (header.split()[-1], row.split()[-1]) == ("value_mae", f"{history['validation_value_mae'][0]:.4f}")
 
 
 def highest(labels: Any, scores: Any) -> float:

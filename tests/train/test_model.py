@@ -160,6 +160,17 @@ def test_normalisation_is_part_of_the_model(device: Device, tmp_path: Path) -> N
     assert np.array_equal(loaded.predict(x, device=device), model.predict(x, device=device))
 
 
+def test_one_number_normalises_all_units() -> None:
+    """As of pictures from 0 to 255 of any number of channels; a list still needs one for each."""
+    model = Sequential([layers.Input(3, 2, 2, name="in"), layers.Flatten()])
+    model.set_normalization(127.5, [2.0, 4.0, 8.0])
+    np.testing.assert_array_equal(model.weights["in/mean"], np.float32([127.5] * 3))
+    model.set_normalization(np.zeros(3), 0.5)
+    np.testing.assert_array_equal(model.weights["in/deviation"], np.float32([0.5] * 3))
+    with pytest.raises(ShapeError, match=r"in/mean: the array must have the parameter's shape\. Received array=\(1,\)"):
+        model.set_normalization([1.0], 1.0)
+
+
 def test_evaluate_uses_the_loss_of_training(device: Device, tmp_path: Path) -> None:
     x, y = digits(16)
     targets = np.eye(10, dtype=np.float32)[y]
