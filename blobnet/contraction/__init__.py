@@ -12,8 +12,8 @@ any expression of elements, sizes and indexes may be, over all values of the ind
 of indexes times whole numbers or sizes, and a whole number; so may be the output's. Sizes stand behind ``:`` and are
 expressions of sizes, whose division rounds down; they may be missing where an operand has the output's index by itself.
 Constraints follow behind commas: ``e < r`` means 0 <= e < r. ``A[i] == B[j] ? C[i]`` without ``:`` leaves out terms. An
-*element-wise* statement names whole tensors, with NumPy's broadcasting. Functions: abs, ceil, cos, erf, exp, expm1,
-floor, log, log1p, max, min, pow, round (half to even), sigmoid, sin, sqrt, tanh. The grammar is at the head of
+*element-wise* statement names whole tensors, with NumPy's broadcasting. Functions: abs, ceil, cos, detach, erf, exp,
+expm1, floor, log, log1p, max, min, pow, round (half to even), sigmoid, sin, sqrt, tanh. The grammar is at the head of
 :mod:`blobnet.contraction.syntax`; :mod:`blobnet.contraction.build` writes the same from Python.
 
 **Ranges** follow from the edges: every operand's element, and the output's, is inside its tensor; what would be outside
@@ -32,10 +32,10 @@ meant: matrices that do not fit are a mistake.
 4. The delta of a maximum or minimum goes to the first term that equals it, in the order of the indexes as they appear,
    the output first, the last index fastest; for a result of NaN, to the first NaN. ``max`` and ``min`` of two arguments
    give theirs to the first of equal arguments. (As max pooling does everywhere.)
-5. What ``?`` does not choose gets a delta of exactly 0, be its derivative infinite or NaN. Comparisons, ``floor`` and
-   ``ceil`` give 0, and ``abs`` at 0; ``pow`` gives 0 to its base for an exponent of 0 and to its exponent for a base of
-   0. ``round`` hands its delta on as it is, so that what is quantised trains; ``floor(round(x))`` does not. All else is
-   the chain rule by IEEE arithmetic, so sqrt at 0 gives an infinity.
+5. What ``?`` does not choose gets a delta of exactly 0, be its derivative infinite or NaN. Comparisons, ``floor``,
+   ``ceil`` and ``detach(x)``, which is x, give 0, and ``abs`` at 0; ``pow`` gives 0 to its base for an exponent of 0
+   and to its exponent for a base of 0. ``round`` hands its delta on as it is, so that what is quantised trains;
+   ``detach(round(x))`` does not. All else is the chain rule by IEEE arithmetic, so sqrt at 0 gives an infinity.
 
 **From text to execution.** :mod:`syntax` parses; :mod:`binding` and :mod:`ranges` give the intermediate form of
 :mod:`form` for the inputs' shapes. All else reads that form, and what makes statements gives statements of it:

@@ -99,6 +99,8 @@ class Text:
             return f"({texts[0]} {_OPERATORS[name]} {texts[1]})"
         if name in ("max", "min"):
             return larger(texts[0], texts[1], "<=" if name == "max" else ">=")
+        if name == "detach":
+            return texts[0]
         if name == "negate":
             return f"(-{texts[0]})"
         if name in _OTHER_NAME:

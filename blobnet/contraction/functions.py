@@ -46,6 +46,7 @@ FUNCTIONS = {
     "abs": Function(1, 0, keeps_zero=True),
     "ceil": Function(1, keeps_zero=True),
     "cos": Function(1),
+    "detach": Function(1, 0, keeps_zero=True),
     "erf": Function(1, keeps_zero=True),
     "exp": Function(1),
     "expm1": Function(1, keeps_zero=True),

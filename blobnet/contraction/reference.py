@@ -68,6 +68,7 @@ COMPUTE: dict[str, Callable[..., npt.ArrayLike]] = {
     "abs": np.abs,
     "ceil": np.ceil,
     "cos": np.cos,
+    "detach": np.positive,
     "erf": _erf,
     "exp": np.exp,
     "expm1": np.expm1,

@@ -162,13 +162,13 @@ class MultiHeadAttention(Lowered):
         heads += ["output[E, E]", *["output_bias[E]"] * self.bias]
         seen = ", t - s < T" if self.causal else ""
         root = float((units / self.heads) ** 0.5)
-        # The greatest is no part of the result: rounded down, it has no derivative that could be computed in vain.
+        # The greatest is no part of the result, and needs no derivative. Its exp is 1, so that a weight of 1 is exact
+        # also where division is not rounded correctly, as on GPUs.
         text = f"""function ({", ".join(heads)}) -> (O) {{
           {" ".join(statements)}
           S[n, h, t, s : N, H, T, K] = +(B_query[n, h*D + d, t] * B_key[n, h*D + d, s]), d < D{seen};
           M[n, h, t] = >(S[n, h, t, s]){seen};
-          F = floor(M);
-          X[n, h, t, s : N, H, T, K] = +(exp((S[n, h, t, s] - F[n, h, t]) / {root!r})){seen};
+          X[n, h, t, s : N, H, T, K] = +(exp((S[n, h, t, s] - detach(M[n, h, t])) / {root!r})){seen};
           Z[n, h, t] = +(X[n, h, t, s]);
           W[n, h, t, s] = +(X[n, h, t, s] / Z[n, h, t]);
           C[n, h*D + d, t : N, E, T] = +(W[n, h, t, s] * B_value[n, h*D + d, s]), d < D;

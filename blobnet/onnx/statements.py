@@ -40,6 +40,7 @@ _OPERATORS = {
     "abs": "Abs",
     "ceil": "Ceil",
     "cos": "Cos",
+    "detach": "Identity",
     "erf": "Erf",
     "exp": "Exp",
     "floor": "Floor",

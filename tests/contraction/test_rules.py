@@ -126,6 +126,7 @@ def test_kinks() -> None:
     assert gradients("O = min(A, B)", A=[1, 1], B=[1, 2]) == {"A": [1, 1], "B": [0, 0]}
     assert gradients("O = abs(A)", A=[-2, 0, 2]) == {"A": [-1, 0, 1]}
     assert gradients("O = floor(A) + ceil(A) + (A > 1)", A=[-2, 0.5, 2]) == {"A": [0, 0, 0]}
+    assert gradients("O = A * detach(A)", A=[-2, 3]) == {"A": [-2, 3]}
     assert gradients("O = round(A)", A=[-2.5, 0.5, 1.3]) == {"A": [1, 1, 1]}
     assert gradients("O = pow(A, B)", A=[0, 0, 2], B=[0, 2, 0]) == {"A": [0, 0, 0], "B": [0, 0, math.log(2)]}
     assert gradients("O = sqrt(A)", A=[0, 4]) == {"A": [INF, 0.25]}

@@ -51,7 +51,7 @@ BACKWARDS = "function (I[N, C, 6]) -> (O) { O[n, c, x : N, C, 3] = +(I[n, C - 1 
 #: A statement for each function of single values.
 FUNCTIONS = """function (I[N, C, X]) -> (O) {
   A = abs(I) + 1; B = I < 0 ? exp(I) : log(A); E = I >= 1 ? erf(I) : sin(I) * cos(I); D = sqrt(A) - pow(A, 0.5) / 3;
-  F = max(floor(I), min(ceil(I), tanh(I))); G = expm1(I) + log1p(A); H = round(3 * I) - sigmoid(I) * (I != 2);
+  F = max(floor(I), min(ceil(I), tanh(I))); G = expm1(I) + log1p(A); H = round(3 * I) - sigmoid(detach(I)) * (I != 2);
   K = (I <= 0) + (I > 1) * (I == I);
   O = A + B + E + D + F + G + H + K;
 }"""

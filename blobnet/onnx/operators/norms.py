@@ -163,11 +163,10 @@ def _softmax(op: Operation) -> Tensor:
         return replace(tensor, node=op.layer(layers.Activation("softmax"), op.shaped(tensor, sizes)))
     cell, group = "n, a, i, b", "n, a, b"
     result = f"X[{cell}] - log(Z[{group}])" if logarithm else f"E[{cell}] / Z[{group}]"
-    # The greatest is no part of the result: rounded down, it has no derivative that could be computed in vain.
+    # The greatest is no part of the result, and needs no derivative.
     text = f"""function (I[N, A, K, B]) -> (O) {{
       M[{group}] = >(I[{cell}]);
-      F = floor(M);
-      X[{cell}] = +(I[{cell}] - F[{group}]);
+      X[{cell}] = +(I[{cell}] - detach(M[{group}]));
       E = exp(X);
       Z[{group}] = +(E[{cell}]);
       O[{cell}] = +({result});
