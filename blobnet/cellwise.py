@@ -21,8 +21,7 @@ class Activation(NamedTuple):
 
     Attributes:
         value: f(x), and of a number p that some have beside.
-        slope: f'(x), of x and y = f(x), for C alone. At kinks it is the one from the left, except for leaky ReLU and
-            ELU at 0 as in PyTorch.
+        slope: f'(x), of x and y = f(x), for C alone. At kinks it is PyTorch's (docs/training.md).
         number: the option that p is, and its value where nobody gives one.
     """
 
@@ -61,7 +60,7 @@ FUNCTIONS = {
     ),
     "hard_swish": Activation(
         "x * (x < -3 ? 0.0 : x > 3 ? 1.0 : x * 0.16666667 + 0.5)",
-        "x < -3 ? 0.0 : x > 3 ? 1.0 : x * 0.33333334 + 0.5",
+        "x <= -3 ? 0.0 : x >= 3 ? 1.0 : x * 0.33333334 + 0.5",
     ),
     "mish": Activation(f"x * ({_TANH})", f"{_TANH} + x * (1 - ({_TANH})) * (1 + ({_TANH})) * ({_SIGMOID})"),
 }

@@ -93,6 +93,13 @@ def test_large_values_stay_finite(device: Device, function: str) -> None:
     contract(device, function, Shape(3, 5, 7), ["own pitches"], values=values)
 
 
+@pytest.mark.parametrize("function", [name for name in FUNCTIONS if "relu" in name or "hard" in name or name == "elu"])
+def test_slopes_at_kinks_are_those_of_pytorch(device: Device, function: str) -> None:
+    """The references' are (tests/reference/test_references.py)."""
+    values = np.resize([-6, -3, -1, -0.0, 0.0, 0.5, 1.5, 3, 6, 7], (3, 3, 5, 7))
+    contract(device, function, Shape(3, 5, 7), ["own pitches"], values=values)
+
+
 @pytest.mark.parametrize("function", ["gelu", "softmax"])
 def test_slopes(device: Device, function: str) -> None:
     check_central_differences(device, Activation(function), [Shape(3, 4, 3)])

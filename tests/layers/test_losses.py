@@ -33,6 +33,7 @@ from blobnet.losses import (
     MeanAbsoluteError,
     MeanSquaredError,
 )
+from blobnet.optimizers import SGD
 from blobnet.parameters import ParameterTable
 from blobnet.planning import Buffer, Plan, make_plan
 from tests.kinds import kind_of, tuning_for
@@ -346,6 +347,19 @@ def test_a_batch_that_is_all_ignored(device: Device) -> None:
         assert np.isnan(metrics_of(bench.totals(), loss)["accuracy"])
 
 
+@pytest.mark.parametrize("loss", [CrossEntropy(ignore=9), Focal(ignore=9), Dice(ignore=9)], ids=_name)
+def test_training_on_what_is_all_ignored_changes_nothing(device: Device, loss: Loss) -> None:
+    """PyTorch divides 0 by 0, and its weights become NaN; what is measured over nothing is NaN here, too."""
+    x, labels = np.random.default_rng(0).standard_normal((6, 2, 3, 3)).astype(np.float32), np.full((6, 3, 3), 9)
+    model = Sequential([layers.Input(2, 3, 3), layers.Conv2D(4, 1)])
+    before = {name: values.copy() for name, values in model.weights.items()}
+    history = model.fit(x, labels, epochs=1, batch_size=3, loss=loss, optimizer=SGD(0.5), device=device, verbose=False)
+    assert all(np.array_equal(values, before[name]) for name, values in model.weights.items())
+    assert np.isnan(history["accuracy"]).all()
+    found = model.evaluate(x, labels, loss=loss, device=device)["loss"]
+    assert found == 0 if isinstance(loss, Dice) else np.isnan(found)
+
+
 @pytest.mark.parametrize("loss", [CrossEntropy(0.1), Focal(), Dice(), MeanSquaredError(), Huber()], ids=str)
 def test_weights_are_those_of_repeated_samples(device: Device, loss: Loss) -> None:
     values, targets = random_batch(Shape(3, 2, 5), 2, seed=10)
@@ -547,6 +561,56 @@ def test_what_is_not_a_number_makes_a_loss_that_is_none(device: Device, loss: Lo
     np.testing.assert_array_equal(np.isnan(metrics[:, 0]), [False, True, False])
     np.testing.assert_array_equal(np.isnan(delta).any(axis=(1, 2, 3)), [False, True, False])
     assert np.isnan(bench.totals()[0])
+
+
+# -- where slopes jump, and where nothing takes part -------------------------------------------------------------------
+
+#: Losses, and the same of (output, targets) in PyTorch. What is no loss of its own there is said as people say it.
+TWINS: dict[str, tuple[Loss, Callable[[Any, Any, Any], Any]]] = {
+    "absolute": (MeanAbsoluteError(), lambda f, o, t: f.l1_loss(o, t)),
+    "huber": (Huber(0.5), lambda f, o, t: f.huber_loss(o, t, delta=0.5)),
+    "squared": (MeanSquaredError(), lambda f, o, t: f.mse_loss(o, t)),
+    "binary": (BinaryCrossEntropy(), lambda f, o, t: f.binary_cross_entropy_with_logits(o, t)),
+    "text of abs": (
+        Expression("function (P[N, C], T[N, C]) -> (L) { L[n] = +(abs(P[n, c] - T[n, c]) / C); }"),
+        lambda f, o, t: f.l1_loss(o, t),
+    ),
+    "text of hinge": (
+        Expression("function (P[N, C], T[N, C]) -> (L) { L[n] = +(max(1 - P[n, c] * T[n, c], 0) / C); }"),
+        lambda f, o, t: (1 - o * t).clamp(min=0).mean(),
+    ),
+    "entropy": (CrossEntropy(ignore=9), lambda f, o, t: f.cross_entropy(o, t, ignore_index=9)),
+    "smoothed": (CrossEntropy(0.1), lambda f, o, t: f.cross_entropy(o, t, label_smoothing=0.1)),
+    "focal": (
+        Focal(2.0),
+        lambda f, o, t: ((1 - o.softmax(1)) ** 2 * -o.log_softmax(1)).gather(1, t[:, None]).mean(),
+    ),
+    "dice": (
+        Dice(),
+        lambda f, o, t: (
+            1 - (2 * o.softmax(1) * f.one_hot(t, 5) + 1) / (o.softmax(1) + f.one_hot(t, 5) + 1)
+        ).mean(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_slopes_at_kinks_are_those_of_pytorch(device: Device, name: str) -> None:
+    """Where output and target are equal, at a knee, at a hinge; between equal logits, and far apart ones."""
+    torch = pytest.importorskip("torch")
+    loss, twin = TWINS[name]
+    if loss.takes_classes:
+        values = np.float32([[0, 0, 0, 0, 0], [1e5, 0, -1e5, 3, 3], [0, 0, 1e5, 1e5, 0], [-1e5, 0, 0, 0, 0]])
+        targets = np.array([2, 0, 3, 1])
+    else:
+        targets = np.float32([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [1, 0, 1, 0, 1], [1, 1, 1, 1, 1]])
+        values = targets + np.float32([-1, -0.5, 0, 0.5, 1])
+    output = torch.tensor(values, dtype=torch.float64, requires_grad=True)
+    wanted = twin(torch.nn.functional, output, torch.tensor(targets if loss.takes_classes else targets.astype(float)))
+    wanted.backward()
+    metrics, delta = LossBench(device, loss, Shape.flat(5)).run(values, targets)
+    assert_close(metrics[:, LOSS].mean(), wanted.detach().numpy(), relative=2e-6, absolute=1e-7, what="loss")
+    assert_close(delta, output.grad.numpy(), relative=5e-6, absolute=3e-8, what="slopes")
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
