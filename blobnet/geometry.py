@@ -40,6 +40,11 @@ class WindowAxis:
         """Windows along an input of ``size`` cells."""
         return (size + sum(self.padding) - self.span) // self.stride + 1
 
+    def meets(self, windows: int, size: int) -> bool:
+        """Whether a tap of one of so many windows lies on one of ``size`` cells, and not all of them on padding."""
+        taps = [self.dilation * tap - self.padding[0] for tap in range(self.kernel)]
+        return any(0 <= self.stride * window + tap < size for tap in taps for window in range(windows))
+
     def rounded_up(self, size: int) -> WindowAxis:
         """The same with more padding behind an input of ``size`` cells, so that one more window may reach beyond it.
 

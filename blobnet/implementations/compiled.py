@@ -28,6 +28,14 @@ class Compiled(Implementation):
     kernels = "generated"
 
     @classmethod
+    def matches(cls, operation: Operation) -> bool:
+        """Windows that see nothing but zeros are a contraction without terms."""
+        made, given = operation.output.shape, operation.input.shape
+        sizes = (made.height, given.height), (made.width, given.width)
+        axes = zip((operation.vertical, operation.horizontal), sizes, strict=True)
+        return super().matches(operation) and all(axis.meets(*size) for axis, size in axes)
+
+    @classmethod
     def stores(cls, operation: Operation) -> bool:
         return True  # What it generates is for the types.
 

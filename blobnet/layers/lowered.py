@@ -74,6 +74,8 @@ class Lowered(Layer):
     keeps_inputs: ClassVar[bool] = True
     keeps_output: ClassVar[bool] = False
     moves_because: ClassVar[str] = "values left out, or in other places"
+    #: Whether errors show the contraction, which a user wrote as the layer's argument.
+    shows_text: ClassVar[bool] = False
 
     @abstractmethod
     def function(self, inputs: Sequence[Shape]) -> Function:
@@ -403,8 +405,10 @@ def _bound(layer: Lowered, inputs: tuple[Shape, ...], samples: int) -> Bound:
     try:
         return Bound(_program(function.text, tuple(function.sizes.items()), tuple(shapes.items())), own)
     except ContractionError as error:
-        wrapped = ShapeError(layer.subject, "its contraction must fit its inputs", inputs=" ".join(map(str, inputs)))
-        wrapped.args = (f"{wrapped}\n{error}",)
+        rule = "its contraction must fit its inputs" if layer.shows_text else "the layer must fit its inputs"
+        wrapped = ShapeError(layer.subject, rule, inputs=" ".join(map(str, inputs)))
+        if layer.shows_text:
+            wrapped.args = (f"{wrapped}\n{error}",)
         raise wrapped from error
 
 
@@ -434,6 +438,7 @@ class Contraction(Lowered):
     text: str
     initializers: Any = ()
     sizes: Any = ()
+    shows_text: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("initializers", "sizes"):

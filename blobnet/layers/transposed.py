@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from blobnet.blob import Shape
 from blobnet.contraction import Function
+from blobnet.geometry import WindowAxis
 from blobnet.initializers import check_initializer
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer
@@ -59,14 +60,16 @@ class _Transposed(Lowered):
         self._require_shape(divides, "groups must divide the input's units", input=shape, groups=self.groups)
         names = ("kernel_size", "stride", "padding", "output_padding", "dilation")
         sides = zip(*(self._per_axis(name, self.rank, least=0) for name in names), strict=True)
-        places, sizes, taps, extents = [], [], [], []
+        places, sizes, taps, extents, paddings, reached = [], [], [], [], [], True
         for index, size, (kernel, stride, padding, more, dilation) in zip(
             AXES[-self.rank :], shape.dimensions[1:], sides, strict=True
         ):
-            places.append(f"{stride}*{index} + {dilation}*k{index} - {padding}")
+            places.append(f"{stride}*{index} + {dilation}*k{index}")
             sizes.append((size - 1) * stride + dilation * (kernel - 1) + 1 + more - 2 * padding)
             taps.append(f"k{index}")
             extents.append(kernel)
+            paddings.append(padding)
+            reached &= WindowAxis(kernel, stride, dilation, (padding, padding)).meets(size, sizes[-1])
         rule = "the padding must leave something of the output"
         self._require_shape(min(sizes) > 0, rule, input=shape, padding=self.padding, output=tuple(sizes))
         unit, source, bounds = ("f", "c", "")
@@ -74,12 +77,18 @@ class _Transposed(Lowered):
             unit, source, bounds = "g*M + f", f"g*{shape.units // self.groups} + c", f", g < {self.groups}, f < M"
             bounds += f", c < {shape.units // self.groups}"
         head = f"I[N, C, ...], weight[C, M, {', '.join(map(str, extents))}]{', bias[F]' * self.bias}"
-        cell = f"[n, {unit}, {', '.join(places)} : N, F, {', '.join(map(str, sizes))}]"
+        # A contraction must have terms: where no input reaches the output, the whole is made, and cut behind that.
+        cuts = [0] * self.rank if reached else paddings
+        places = [f"{place} - {padding - cut}" for place, padding, cut in zip(places, paddings, cuts, strict=True)]
+        made = [str(size + 2 * cut) for size, cut in zip(sizes, cuts, strict=True)]
+        result = "T" if self.bias or not reached else "O"
+        cell = f"[n, {unit}, {', '.join(places)} : N, F, {', '.join(made)}]"
         term = f"I[n, {source}, ...] * weight[{source}, f, {', '.join(taps)}]"
-        result = "T" if self.bias else "O"
         text = f"function ({head}) -> (O) {{ {result}{cell} = +({term}){bounds};"
-        if self.bias:
-            text += " O[n, f, ...] = +(T[n, f, ...] + bias[f]);"
+        if result == "T":
+            cells = ", ".join(f"{index} + {cut}" for index, cut in zip(AXES[-self.rank :], cuts, strict=True))
+            rest = ", ".join(map(str, sizes))
+            text += f" O[n, f, ... : N, F, {rest}] = +(T[n, f, {cells}]{' + bias[f]' * self.bias});"
         return function(f"{text} }}", shape, F=self.filters, M=self.filters // self.groups)
 
 

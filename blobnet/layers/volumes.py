@@ -86,8 +86,15 @@ class Conv3D(Filtering, Lowered):
             bounds = f", f < {self.filters // self.groups}, g < {self.groups}"
         taps = ", ".join(str(axis.kernel) for axis in axes)
         cell = f"[n, {filters}, ... : N, F, {', '.join(map(str, sizes))}]"
-        term = f"I[n, {units}, {_cells(axes)}] * weight[{filters}, c, kz, ky, kx]"
-        text = f"function (I[N, U, ...], weight[F, C, {taps}]{', bias[F]' * self.bias}) -> (O) {{"
+        source, reads, padded = "I", axes, ""
+        if not all(axis.meets(*pair) for axis, *pair in zip(axes, sizes, shape.axes, strict=True)):
+            # A contraction must have terms: where windows see nothing but zeros, these are written around the data.
+            source, reads = "P", tuple(replace(axis, padding=(0, 0)) for axis in axes)
+            at = ", ".join(f"{name} + {axis.padding[0]}" for name, axis in zip(AXES[-_RANK:], axes, strict=True))
+            whole = ", ".join(str(size + sum(axis.padding)) for size, axis in zip(shape.axes, axes, strict=True))
+            padded = f" P[n, c, {at} : N, U, {whole}] = +(I[n, c, ...]);"
+        term = f"{source}[n, {units}, {_cells(reads)}] * weight[{filters}, c, kz, ky, kx]"
+        text = f"function (I[N, U, ...], weight[F, C, {taps}]{', bias[F]' * self.bias}) -> (O) {{{padded}"
         text += f" {'T' if self.bias else 'O'}{cell} = +({term}){bounds};"
         if self.bias:
             text += " O[n, f, ...] = +(T[n, f, ...] + bias[f]);"

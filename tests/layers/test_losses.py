@@ -587,9 +587,7 @@ TWINS: dict[str, tuple[Loss, Callable[[Any, Any, Any], Any]]] = {
     ),
     "dice": (
         Dice(),
-        lambda f, o, t: (
-            1 - (2 * o.softmax(1) * f.one_hot(t, 5) + 1) / (o.softmax(1) + f.one_hot(t, 5) + 1)
-        ).mean(),
+        lambda f, o, t: (1 - (2 * o.softmax(1) * f.one_hot(t, 5) + 1) / (o.softmax(1) + f.one_hot(t, 5) + 1)).mean(),
     ),
 }
 

@@ -288,6 +288,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[BlobnetError], str]] = {
         ShapeError,
         r"(?s)Contraction: its contraction must fit its inputs. Received inputs=\(3\)\..*'I' must have 4 axes.*\^\^\^",
     ),
+    "a text that no user of the layer wrote": (
+        lambda: Forgetful().output_shape([Shape(3, 2)]),
+        ShapeError,
+        r"^Forgetful: the layer must fit its inputs. Received inputs=\(3, 2\)\.$",
+    ),
     "samples mixed": (
         lambda: layers.Contraction("function (I[N, C]) -> (O) { O[c, d : C, C] = +(I[n, c] * I[n, d]); }").output_shape(
             [Shape(3)]

@@ -186,6 +186,17 @@ def conv_transpose_1d(random: Random) -> Case:
     )
 
 
+def conv_transpose_unreached(random: Random) -> Case:
+    """No row of the output sees one of the input; or the last one of three does."""
+    columns, more, bias = int(random.integers(1, 4)), int(random.integers(3)), bool(random.integers(2))
+    layer = layers.ConvTranspose2D(4, (2, columns), 1, (2, 0), (more, 0), (4, 1), 2, bias)
+
+    def module(x: list[Any], p: dict[str, Any]) -> Any:
+        return functional().conv_transpose2d(x[0], p["weight"], p.get("bias"), 1, (2, 0), (more, 0), 2, (4, 1))
+
+    return layer, [Shape(2, 1, int(random.integers(1, 4)))], module
+
+
 def volume(random: Random, units: int, least: int = 2) -> Shape:
     return Shape(units, *sizes(random, 3, least, 5))
 
@@ -422,7 +433,7 @@ CASES: dict[str, Callable[[Random], Case]] = {
         layer_norm, group_norm, instance_norm, local_response_norm,
         upsample_nearest, upsample_bilinear, upsample_linear, depth_to_space, space_to_depth,
         adaptive_average_pool, adaptive_max_pool, adaptive_pool_of_a_line, global_max_pool,
-        conv_transpose_1d, conv_transpose_2d, conv_transpose_3d,
+        conv_transpose_1d, conv_transpose_2d, conv_transpose_3d, conv_transpose_unreached,
         conv_3d, conv_3d_same, max_pool_3d, average_pool_3d, upsample_trilinear,
         add, multiply, multiply_any, multiply_vectors, prelu, scale, squeeze_excite, matmul, matmul_of_stacks,
         attention, tokens, permute, interleave, pad, slice_,
@@ -457,6 +468,24 @@ def test_config(name: str) -> None:
     assert type(layer)(**layer.config()) == layer
     assert layers.Layer.kinds[layer.kind] is type(layer)
     assert layer.kind in layers.__all__
+
+
+# -- nothing but zeros -------------------------------------------------------------------------------------------------
+
+
+def test_windows_that_see_nothing_but_zeros_give_the_bias(device: Device) -> None:
+    """Along one axis no window reaches the data: PyTorch gives the bias there, and gradients of 0."""
+    random, layer = np.random.default_rng(0), layers.Conv3D(4, (2, 1, 2), 1, (2, 0, 1), (3, 1, 1), 2)
+    arrays = {"I": (3, 2, 1, 2, 3), "weight": (4, 1, 2, 1, 2), "bias": (4,)}
+    arrays = {name: random.standard_normal(shape).astype(np.float32) for name, shape in arrays.items()}
+    compiled = layer.function([Shape(2, 1, 2, 3)])
+    bias = arrays["bias"][:, None, None, None]
+    np.testing.assert_array_equal(compiled(device, **arrays)["O"], np.broadcast_to(bias, (3, 4, 2, 2, 4)))
+    delta = random.standard_normal((3, 4, 2, 2, 4)).astype(np.float32)
+    found = compiled.gradients(arrays, {"O": delta}, device)
+    assert not found["I"].any()
+    assert not found["weight"].any()
+    np.testing.assert_allclose(found["bias"], delta.sum((0, 2, 3, 4)), rtol=1e-5)
 
 
 # -- large numbers -----------------------------------------------------------------------------------------------------
