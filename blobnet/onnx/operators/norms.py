@@ -72,6 +72,16 @@ def _over_samples(op: Operation, tensor: Tensor, epsilon: float, momentum: float
     return [elementwise(op, text, tensor, mean, variance, scale, shift), *outputs]
 
 
+@operator("MeanVarianceNormalization")
+def _mean_variance_normalization(op: Operation) -> Tensor:
+    """What ONNX writes out with E[x^2] - E[x]^2, which is noise where means are large, from the deviations."""
+    tensor = op.tensor(0)
+    axes = sorted({op.axis(int(axis), tensor) for axis in op.get("axes", (0, 2, 3))})
+    centred = elementwise(op, "{0} - {1}", tensor, reduced(op, tensor, axes, "{0} / COUNT"))
+    spread = reduced(op, centred, axes, "{0} * {0} / COUNT")
+    return elementwise(op, "{0} / (sqrt({1}) + 1e-9)", centred, spread)
+
+
 @operator("InstanceNormalization")
 def _instance_normalization(op: Operation) -> Tensor:
     weights = {"scale": op.array(1), "shift": op.array(2)}
