@@ -17,7 +17,7 @@ from blobnet.contraction.execution import Compiled, compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.function import function
 from blobnet.contraction.lowering import Step
-from blobnet.contraction.schedule import Schedule
+from blobnet.contraction.schedule import Schedule, prepared
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table
 from blobnet.device import Device
@@ -34,21 +34,23 @@ def run(options: argparse.Namespace) -> int:
     if options.gradients is not None:
         program = differentiate(program, options.gradients or None)
     device = Device(options.device)
-    chosen: list[tuple[Table, Schedule]] = []
+    predicted: dict[Table, Prediction] = {}
 
     def choose(table: Table) -> Schedule:
-        is_first = not chosen or chosen[0][0] == table
+        is_first = next(iter(predicted), table) == table
         is_given = options.schedule and is_first
         schedule = Schedule.parse(options.schedule) if is_given else best_schedule(table, device.model)
-        chosen.append((table, schedule))
+        predicted[table] = predict(prepared(table, schedule), schedule, device.model)
         return schedule
 
     start = time.perf_counter()
     made = compiled(device, program, choose)
     seconds = time.perf_counter() - start
     print(f"{device.info}\n")
-    for number, step in enumerate(made.lowered.steps, start=1):
-        _print_step(number, step, predict(step.table, step.schedule, device.model), options.show)
+    steps = made.lowered.steps
+    for number, step in enumerate(steps, start=1):
+        is_last = number == len(steps) or steps[number].whole != step.whole
+        _print_step(number, step, predicted[step.whole] if is_last else None, options.show)
     if options.show:
         print(made.calls[0].assemble())
     _print_times(made, program, seconds)
@@ -67,13 +69,16 @@ def _text(given: str) -> str:
     raise OptionError("TEXT", "it must be a contraction, such as 'O[n] = +(A[n, k])', or a file's path", text=given)
 
 
-def _print_step(number: int, step: Step, prediction: Prediction, with_table: bool) -> None:
+def _print_step(number: int, step: Step, prediction: Prediction | None, with_table: bool) -> None:
+    """Prints a launch; the prediction is for all launches of a statement, and stands at the last one."""
     stored = ", ".join(store.operand.name for store in step.table.stores)
     print(f"launch {number}: {stored}")
     if with_table:
         print(step.table)
     print(f"  schedule   {step.schedule or 'one result a work-item'}")
-    print(f"  predicted  {prediction}\n")
+    if prediction:
+        print(f"  predicted  {prediction}")
+    print()
 
 
 def _print_times(made: Compiled, program: Program, seconds: float) -> None:

@@ -18,6 +18,59 @@ def test_it_shows_what_becomes_of_a_contraction(run) -> None:
     assert "GFLOPS" in found.out
 
 
+#: What the seeds compute (docs/sources.md), smaller: a text, and the shapes of its inputs.
+SEEDS = {
+    "000, pre-activations stored": (
+        """function (I[N, C, Y, X], W[C, F, K, L], B[F, H, V]) -> (R, P) {
+          S[n, f, y, x : N, F, Y, X] = +(I[n, c, y+a-1, x+b-1] * W[c, f, a, b]);
+          P = S + B;
+          R = P > 0 ? P : P / 8;
+        }""",
+        ["I=2x16x12x12", "W=16x32x3x3", "B=32x1x1"],
+    ),
+    "000, a bias a position, stride 2": (
+        """function (I[N, C, Y, X], W[C, F, K, L], B[F, 6, 6]) -> (R) {
+          S[n, f, y, x : N, F, 6, 6] = +(I[n, c, 2*y+a-2, 2*x+b-2] * W[c, f, a, b]);
+          R = S + B;
+        }""",
+        ["I=2x16x12x12", "W=16x32x5x5", "B=32x6x6"],
+    ),
+    "001": (
+        """function (D[N, X, Y, CI], K[I, J, CO, CI]) -> (R) {
+          O[n, x, y, co : N, X, Y, CO] = +(D[n, x+i-1, y+j-1, ci] * K[i, j, co, ci]);
+          R = (O > 0 ? O : 0);
+        }""",
+        ["D=2x14x14x64", "K=3x3x64x64"],
+    ),
+    "002": ("O[n, o, x : 4, 64, 32] = +(I[n, i, x+k-2] * W[o, i, k])", ["I=4x64x32", "W=64x64x5"]),
+    "003": ("O[n, o, y, x : 2, 64, 9, 9] = +(I[n, i, y+a-1, x+b-1] * W[o, i, a, b])", ["I=2x64x9x9", "W=64x64x3x3"]),
+    "004": (
+        """function (I[N, Y, X, C], W[F, C], B[F]) -> (R) {
+          O[n, y, x, f] = +(I[n, y, x, c] * W[f, c]);
+          P[n, y, x, f] = +(O[n, y, x, f] + B[f]);
+          R = max(P, 0);
+        }""",
+        ["I=2x14x14x48", "W=64x48", "B=64"],
+    ),
+}
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["forward", "gradients"])
+@pytest.mark.parametrize("name", SEEDS)
+def test_the_examples_of_the_seeds(run, tmp_path, name: str, gradients: bool) -> None:
+    """Schedules pack operands here, and split sums: there is a prediction for a statement, not for each launch."""
+    text, shapes = SEEDS[name]
+    (tmp_path / "seed.txt").write_text(text)
+    found = run("compile", str(tmp_path / "seed.txt"), "--shapes", *shapes, *["--gradients"] * gradients)
+    assert found.status == 0, found.err
+    assert 1 <= found.out.count("  predicted  ") <= found.out.count("launch ")
+    results = [f"d_{shape[0]}" for shape in shapes] if gradients else ["R" if "-> (R" in text else "O"]
+    for result in results:
+        assert re.search(rf"^launch \d+: .*\b{result}\b", found.out, re.MULTILINE)
+    if name == "001":
+        assert "pack" in found.out
+
+
 def test_a_text_longer_than_names_of_files(run) -> None:
     text = f"function (A[N]) -> (R) {{ R = {' + '.join('A' * 90)}; }}"
     assert run("compile", text, "--shapes", "A=7").status == 0
