@@ -84,7 +84,7 @@ class Backend(_Backend):
             for name, kind, array in zip(names, kinds, arrays, strict=True)
         ]
         # What the outputs are follows from the node.
-        ends = [onnx.helper.make_tensor_value_info(name, 0, ()) for name in node.output if name]
+        ends = [onnx.helper.make_tensor_value_info(name, 0, None) for name in node.output if name]
         version = int(kwargs.get("opset_version", onnx.defs.onnx_opset_version()))
         opsets = [onnx.helper.make_opsetid("", version)]
         graph = onnx.helper.make_graph([node], "node", entries, ends)

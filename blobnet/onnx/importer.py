@@ -112,6 +112,7 @@ def _loaded(
             rule = "every output must depend on an input"
             raise UnsupportedError(f"{subject}, output {name}", rule, value=str(value)[:60])
         tensors[name] = value
+    compare_shapes(graph, tensors, subject)
     found = imported.model(tensors)
     for entered, name in zip(imported.entered, found.graph.inputs, strict=True):
         if entered in normalized:
@@ -200,16 +201,20 @@ def input_shape(item: Any, sizes: Sizes, subject: str, samples: int) -> tuple[in
         OptionError: an axis has no size.
     """
     dimensions = item.type.tensor_type.shape.dim
-    given = sizes.get(item.name)
+    given, has_shape = sizes.get(item.name), item.type.tensor_type.HasField("shape")
     if given is not None and not is_int(given, 0):
         found = tuple(int(size) for size in given)  # type: ignore[union-attr]
-        fits = len(found) == len(dimensions)
+        fits = len(found) == len(dimensions) or not has_shape
         for own, dimension in zip(found, dimensions, strict=False):
             fits = fits and _fixed(dimension) in (0, own)
         if not fits or min(found, default=1) < 1:
             rule = "the sizes of an input must be those that the file says"
             raise OptionError(f"{subject}, input {item.name}", rule, sizes=found, file=_shown_axes(dimensions))
         return found
+    if not has_shape:
+        rule = "an input must have axes, of which the file says nothing"
+        hint = f"load(..., sizes={{{item.name!r}: (1, 3, 224, 224)}}), say. {SESSION_HINT}"
+        raise OpenAxisError(f"{subject}, input {item.name}", rule, hint=hint)
     shape = []
     for axis, dimension in enumerate(dimensions):
         size: Any = _fixed(dimension) or sizes.get(dimension.dim_param, samples if axis == 0 else 0)
@@ -223,6 +228,22 @@ def input_shape(item: Any, sizes: Sizes, subject: str, samples: int) -> tuple[in
             raise OpenAxisError(f"{subject}, input {item.name}", rule, axes=_shown_axes(dimensions), hint=hint)
         shape.append(int(size))
     return tuple(shape)
+
+
+def compare_shapes(graph: Any, values: Mapping[str, Operand], subject: str) -> None:
+    """Warns where an output has another shape than the file says; the samples' axis may have any size."""
+    for item in graph.output:
+        value, dimensions = values.get(item.name), item.type.tensor_type.shape.dim
+        if not isinstance(value, Tensor) or not item.type.tensor_type.HasField("shape"):
+            continue
+        sizes = [value.axes[axis] if axis != value.at else 0 for axis in range(len(value.axes))]
+        same = len(dimensions) == len(sizes) and all(
+            0 in (_fixed(own), size) or _fixed(own) == size for own, size in zip(dimensions, sizes, strict=True)
+        )
+        if not same:
+            rule = "an output should have the shape that the file says, which others may rely on"
+            found = f"({', '.join(str(size or 'samples') for size in sizes)})"
+            warn(f"{subject}, output {item.name}", rule, file=_shown_axes(dimensions), found=found)
 
 
 def axes_of(dimensions: Any) -> tuple[int | str, ...]:

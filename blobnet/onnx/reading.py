@@ -23,7 +23,7 @@ from blobnet.onnx.values import Array
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-#: The operator sets that can be read: from here to the newest that the package knows.
+#: The operator sets that are read as they are: from here to the newest that the package knows. It converts older ones.
 OLDEST_OPSET = 7
 #: Nodes that a graph may have, its functions written out.
 MOST_NODES = 100_000
@@ -46,7 +46,14 @@ def package() -> Any:
         OptionError: it is not installed.
     """
     try:
-        for part in ("checker", "external_data_helper", "inliner", "numpy_helper"):
+        for part in (
+            "checker",
+            "external_data_helper",
+            "inliner",
+            "numpy_helper",
+            "shape_inference",
+            "version_converter",
+        ):
             importlib.import_module(f"onnx.{part}")
         return importlib.import_module("onnx")
     except ImportError as error:
@@ -76,13 +83,24 @@ def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) 
     for tensor in _tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             _check_external(tensor, folder, subject)
+    bare = [item for item in (*model.graph.input, *model.graph.output) if not _has_shape(item)]
+    kept = [item.SerializeToString() for item in bare]
     try:
-        onnx.checker.check_model(model if folder is None else os.fspath(cast(Any, file)))
+        if folder is not None and not bare:
+            onnx.checker.check_model(os.fspath(cast(Any, file)))
         if folder is not None:
             onnx.external_data_helper.load_external_data_for_model(model, str(folder))
+        if folder is None or bare:
+            for item in bare:  # The checker wants shapes, which nobody needs.
+                item.type.tensor_type.elem_type = item.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
+                item.type.tensor_type.shape.SetInParent()
+            onnx.checker.check_model(model)
     except Exception as error:
         raise FileError(subject, "the model must be one that ONNX's checker accepts", cause=_shown(error)) from error
-    model = written_out(model, subject)
+    finally:
+        for item, data in zip(bare, kept, strict=True):
+            item.ParseFromString(data)
+    model = written_out(model if opset(model) >= OLDEST_OPSET else _converted(model, subject), subject)
     quantised = [
         node.name or node.output[0]
         for node in model.graph.node
@@ -92,6 +110,69 @@ def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) 
         rule = "its quantised values are computed in float32, rounded as the file says: as exact, and not faster"
         warn(subject, rule, nodes=len(quantised))
     return model
+
+
+def _has_shape(item: Any) -> bool:
+    """Whether a file says of an input or output how many axes it has, or that it is no tensor."""
+    return item.type.WhichOneof("value") not in (None, "tensor_type") or item.type.tensor_type.HasField("shape")
+
+
+def _converted(model: Any, subject: str) -> Any:
+    """A model of an old operator set in the oldest one that is read, by ONNX's own converter.
+
+    Raises:
+        FileError: that does not know an operator of the model.
+    """
+    onnx, sized = package(), package().ModelProto()
+    sized.CopyFrom(model)
+    open_axes: dict[str, int] = {}
+    for axis in (axis for item in sized.graph.input for axis in item.type.tensor_type.shape.dim):
+        if axis.dim_value < 1:  # The converter wants sizes, by which it sees what goes together.
+            axis.dim_value = open_axes.setdefault(axis.dim_param or str(len(open_axes)), 1009 + len(open_axes))
+    del sized.graph.value_info[:]
+    for item in sized.graph.output:
+        item.type.tensor_type.ClearField("shape")
+    try:
+        _put_axes_behind(sized.graph, onnx.shape_inference.infer_shapes(sized).graph)
+        found = onnx.version_converter.convert_version(sized, OLDEST_OPSET)
+    except Exception as error:
+        rule = f"ONNX's version converter must know how to bring a model from its operator set to {OLDEST_OPSET}"
+        hint = "export the network again, with a newer operator set."
+        raise FileError(subject, rule, opset=opset(model), cause=_shown(error), hint=hint) from error
+    del found.graph.input[:], found.graph.output[:], found.graph.value_info[:]
+    found.graph.input.extend(model.graph.input)
+    found.graph.output.extend(model.graph.output)
+    return found
+
+
+def _put_axes_behind(graph: Any, inferred: Any) -> None:
+    """Gives second inputs that begin at an axis of the first, as before operator set 7, the axes of size 1 behind it.
+
+    The converter leaves the slopes of a PRelu as they are, and takes no axis but 0. ``inferred`` has the shapes.
+    """
+    items = (*inferred.input, *inferred.value_info, *inferred.output)
+    axes = {
+        item.name: len(item.type.tensor_type.shape.dim) for item in items if item.type.tensor_type.HasField("shape")
+    }
+    axes |= {item.name: len(item.dims) for item in graph.initializer}
+    nodes = list(graph.node)
+    del graph.node[:]
+    for node in nodes:
+        own = {item.name: item for item in node.attribute}
+        if {"axis", "broadcast"} <= own.keys() or node.op_type == "PRelu":
+            first, second = (axes[name] for name in node.input)
+            start = own["axis"].i if "axis" in own else 1
+            more = first - (start + first if start < 0 else start) - second
+            if more > 0 and second > 0:
+                name = f"{node.output[0]}/axes_behind"
+                new = package().helper.make_node(
+                    "Unsqueeze", [node.input[1]], [name], axes=[*range(second, second + more)]
+                )
+                graph.node.append(new)
+                node.input[1] = name
+            if "axis" in own:
+                node.attribute.remove(own["axis"])
+        graph.node.append(node)
 
 
 def _parsed(path: Path, subject: str) -> Any:
@@ -124,8 +205,8 @@ def check(model: Any, subject: str) -> None:
     """
     newest = package().defs.onnx_opset_version()
     version = opset(model)
-    if not OLDEST_OPSET <= version <= newest:
-        rule = f"the operator set of the model must be one of {OLDEST_OPSET} to {newest}"
+    if not 1 <= version <= newest:
+        rule = f"the operator set of the model must be one of 1 to {newest}"
         hint = "onnx.version_converter.convert_version makes another one of it."
         raise FileError(subject, rule, opset=version, hint=hint)
     if any(item.sparse_initializer for item in _graphs(model) if hasattr(item, "sparse_initializer")):
@@ -258,7 +339,11 @@ def _check_external(tensor: Any, folder: Path | None, subject: str) -> None:
         raise FileError(subject, rule, tensor=tensor.name, hint=hint)
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
-    path = (folder / location).resolve()
+    try:
+        path = (folder / location).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # A link to itself, say, or a name with a NUL.
+        rule = "external data must have the name of a file"
+        raise FileError(subject, rule, tensor=tensor.name, location=location, cause=error) from error
     inside = bool(location) and not Path(location).is_absolute() and path.is_relative_to(folder) and path != folder
     if not inside:
         rule = "external data must lie in the folder of the model"

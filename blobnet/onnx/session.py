@@ -24,6 +24,7 @@ from blobnet.onnx.importer import (
     Sizes,
     axes_of,
     check_operators,
+    compare_shapes,
     import_for,
     input_shape,
     inputs_of,
@@ -194,7 +195,9 @@ class Session:
         """
         known = sizes_by_name(list(self._inputs.values()), sizes, self._subject)
         settings: dict[str, Any] = {"has_tail": True, "constants": self._constants}
-        return Network.of(_first(partial(import_for, self._proto, self._subject, known, **settings)))
+        imported = _first(partial(import_for, self._proto, self._subject, known, **settings))
+        compare_shapes(self._proto.graph, imported.outputs, self._subject)
+        return Network.of(imported)
 
     def _array(self, name: str, values: Any) -> Array:
         """The array that values for an input are."""
@@ -224,7 +227,10 @@ class Session:
             device = self.device
             found = next((network for network in self._networks if network._fits(arrays)), None)
             if found is None:
-                found = Network.of(self._imported(arrays))
+                imported = self._imported(arrays)
+                if not self._networks:  # Of the first sizes alone: others would be told again and again.
+                    compare_shapes(self._proto.graph, imported.outputs, self._subject)
+                found = Network.of(imported)
             others = [network for network in self._networks if network is not found]
             self._networks = [*others, found][-MOST_NETWORKS:]
         results = found._run(arrays, device)

@@ -23,8 +23,6 @@ helper, node = onnx.helper, onnx.helper.make_node
 def _saved(name: str, nodes: list[Any], inputs: list[Any], outputs: dict[str, int], constants: dict[str, Any]) -> Any:
     """A model in a file."""
     ends = [helper.make_tensor_value_info(output, kind, None) for output, kind in outputs.items()]
-    for end in ends:
-        end.type.tensor_type.shape.SetInParent()
     arrays = [onnx.numpy_helper.from_array(np.asarray(values), key) for key, values in constants.items()]
     graph = helper.make_graph(nodes, "g", inputs, ends, arrays)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

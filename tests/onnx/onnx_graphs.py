@@ -26,11 +26,7 @@ def graph_of(
             list(nodes),
             "test",
             [helper.make_tensor_value_info(name, type_, list(shape)) for name, shape in inputs.items()],
-            # Nobody reads what a file says of the shapes of outputs, but the checker wants to see one.
-            [
-                helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape or [])
-                for name, shape in outputs.items()
-            ],
+            [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in outputs.items()],
             [onnx.numpy_helper.from_array(np.asarray(values), name) for name, values in (constants or {}).items()],
         ),
         opset_imports=[helper.make_opsetid("", opset)],

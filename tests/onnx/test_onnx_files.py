@@ -199,6 +199,18 @@ def test_external_data_outside_of_the_folder(location: str, tmp_path: Path) -> N
         bn.onnx.load(_external(folder, location=location))
 
 
+@pytest.mark.parametrize("location", ["weights\0.bin", "self.bin", "loop/weights.bin"])
+def test_external_data_that_has_no_name_of_a_file(location: str, tmp_path: Path) -> None:
+    for link in ("self.bin", "loop"):
+        (tmp_path / link).symlink_to(link)
+    path = _external(tmp_path, location=location)
+    for use in (bn.onnx.load, bn.onnx.Session):
+        with pytest.raises(
+            FileError, match=r"external data must (have the name of|be) a file.* Received tensor=m, loc"
+        ):
+            use(path)
+
+
 @pytest.mark.parametrize(
     ("entries", "rule"),
     [
@@ -317,11 +329,11 @@ def _empty() -> Any:
     return helper.make_graph([helper.make_node("Relu", ["x"], ["z"])], "g", [], [onnx.ValueInfoProto(name="z")])
 
 
-@pytest.mark.parametrize("version", [1, 6, 999])
+@pytest.mark.parametrize("version", [0, 999])
 def test_operator_sets_that_there_are_not(version: int, tmp_path: Path) -> None:
     model = _small()
     model.opset_import[0].version = version
-    rule = rf"the operator set of the model must be one of 7 to \d+. Received opset={version}. Hint: onnx.version_conv"
+    rule = rf"the operator set of the model must be one of 1 to \d+. Received opset={version}. Hint: onnx.version_conv"
     with pytest.raises(FileError, match=rule):
         bn.onnx.load(saved(tmp_path, model))
     with pytest.raises(FileError, match=rule):
@@ -371,7 +383,7 @@ def test_operator_of_another_domain(tmp_path: Path) -> None:
         (_one("Transpose", ["x"], perm=[0, 1, 2, 2]), "perm must have each axis once"),
         (_one("Expand", ["x", "s"], {"s": np.array([2**40, 3, 6, 6])}), "the samples' axis must stay"),
         (_one("Expand", ["x", "s"], {"s": np.array([1, 3, 2**60, 6, 6])}), "shapes must go together|samples"),
-        (_one("Tile", ["x", "s"], {"s": np.array([1, 2**20, 2**20, 1])}), "less than 2.31 elements"),
+        (_one("Tile", ["x", "s"], {"s": np.array([1, 2**20, 2**20, 1])}), "its contraction must fit its inputs"),
         (_one("Resize", ["x", "", "s"], {"s": np.array([1, 1, 1e9, 1], np.float32)}), "an axis must keep a size"),
         (_one("Dropout", ["x", "r", "t"], {"r": np.float32(0.5), "t": np.array(True)}), "dropout that is at work"),
         (_one("Softmax", ["x"], axis=7), "an axis must be one of the tensor's"),

@@ -113,8 +113,8 @@ def test_a_model_in_memory_is_what_its_file_is(tmp_path: Path) -> None:
     model.graph.node[0].op_type = "NoSuchOperator"
     with pytest.raises(FileError, match=r"onnx.Session: the model must be one that ONNX's checker accepts"):
         bn.onnx.Session(model)
-    model.opset_import[0].version = 6
-    with pytest.raises(FileError, match=r"onnx.Session: the operator set of the model must be one of 7 to"):
+    model.opset_import[0].version = 999
+    with pytest.raises(FileError, match=r"onnx.Session: the operator set of the model must be one of 1 to"):
         bn.onnx.Session(model)
 
 

@@ -24,6 +24,8 @@ def _gemm(op: Operation) -> Tensor:
         weight = np.asarray(second if op.get("transB", 0) else second.T)  # type: ignore[union-attr]
         weight = weight if alpha == 1 else weight * np.float32(alpha)
         bias = op.array(2) * np.float32(beta) if op.given(2) else None
+        if bias is not None and not (bias.size in (1, len(weight)) and bias.shape[-1:] in ((), (bias.size,))):
+            return elementwise(op, "{0} + {1}", _dense(op, op.tensor(0), weight, None, op.key_of(op.array(1))), bias)
         names = op.key_of(*(op.array(place) for place in (1, 2) if op.given(place)))
         return _dense(op, op.tensor(0), weight, bias, names and (names, alpha, beta, op.get("transB", 0)))
     found = _product(op, first, second, transposed=(bool(op.get("transA", 0)), bool(op.get("transB", 0))))
@@ -44,10 +46,7 @@ def _dense(op: Operation, tensor: Tensor, weight: Array, bias: Array | None, key
     )
     weights = {"weight": weight}
     if bias is not None:
-        own = bias.shape[1:] if bias.ndim == 2 else bias.shape
-        fits = bias.ndim <= 2 and bias.shape[:-1] in ((), (1,)) and own in ((), (1,), (units,))
-        op.require(fits, "what is added must be a number for each unit", shape=bias.shape, units=units)
-        weights["bias"] = np.broadcast_to(bias.reshape(own), (units,))
+        weights["bias"] = np.broadcast_to(bias.ravel(), (units,))
     node = op.layer(layers.Dense(units, bias=bias is not None), tensor.node, weights=weights, key=key)
     return Tensor(node, (1, units), 0)
 
