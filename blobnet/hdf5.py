@@ -66,14 +66,20 @@ def reading(path: str | os.PathLike[str]) -> Iterator[tuple[h5py.File, int]]:
         FileError: there is no such file, it is something else, or what is done with it in the block meets damage.
     """
     size = check_source(path)
+    with damage_of(str(path), size), opened(Path(path)) as file:
+        yield file, size
+
+
+@contextlib.contextmanager
+def damage_of(subject: str, size: int) -> Iterator[None]:
+    """Turns what h5py says of damage to a file of so many bytes into a FileError."""
     try:
-        with opened(Path(path)) as file:
-            yield file, size
+        yield
     except BlobnetError:
         raise
     except DAMAGE as error:
         rule = "an HDF5 file must be whole, but this one is cut short or damaged"
-        raise FileError(str(path), rule, reason=error, bytes=size) from error
+        raise FileError(subject, rule, reason=error, bytes=size) from error
 
 
 def attribute(item: h5py.Group, name: str) -> str | int | None:

@@ -42,6 +42,7 @@ _ORIGIN = "names and texts of the ONNX file"
 FORMATS = (
     _Format(".weights.h5", Model.save_keras_weights, (), Model.load_keras_weights),
     _Format(".safetensors", Model.save_safetensors, (), Model.load_safetensors, safetensors_files.check_beginning),
+    _Format(".keras", Model.save_keras_weights, (), Model.load_keras_weights),
     _Format(
         ".onnx", lambda model, path: onnx.save(model, path), ("class names", _ORIGIN)
     ),  # Imported when it is wanted.

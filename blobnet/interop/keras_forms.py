@@ -184,7 +184,7 @@ _FORMS: dict[str, Callable[[_Place], str]] = {
 _PLAIN = {
     *("Activation", "Add", "Concat", "Dropout", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "Input", "Multiply"),
     *("MaxPool1D", "MaxPool2D", "MaxPool3D", "AveragePool1D", "AveragePool2D", "AveragePool3D", "Pad", "Upsample"),
-    *("AdaptiveAveragePool", "AdaptiveMaxPool"),
+    *("AdaptiveAveragePool", "AdaptiveMaxPool", "LocalResponseNorm", "Slice", "Standardize", "StochasticDepth"),
 }
 #: Of these, and of layers with weights, those that leave flat values where they are.
 _KEEPING = {"Activation", "Add", "BatchNorm", "Dropout", "Flatten", "LayerNorm", "Multiply", "PReLU"}
@@ -299,13 +299,22 @@ def _flat_orders(graph: Graph) -> list[Order | None]:
         OptionError: a layer does something else in Keras, or what it does depends on the order.
     """
     orders: list[Order | None] = []
+    moved_by: dict[int, str] = {}  # Vertices whose values Keras may have at other places, and the layer that did that.
     for vertex in graph.vertices:
         layer, shapes = vertex.layer, graph.input_shapes(vertex)
-        if layer.kind not in _FORMS and layer.kind not in _PLAIN:
-            hint = "an ONNX file has a form for it: bn.onnx.save."
-            raise OptionError(layer.subject, "the layer must have a form in Keras", kind=layer.kind, hint=hint)
         given = [orders[source] for source in vertex.inputs]
-        if layer.kind == "Flatten" and shapes[0].rank:
+        has_weights = bool(graph.parameters(vertex)) and not layer.takes_samples
+        hint = "an ONNX file has a form for it: bn.onnx.save."
+        if has_weights and layer.kind not in _FORMS:
+            raise OptionError(layer.subject, "the layer must have a form in Keras", kind=layer.kind, hint=hint)
+        movers = [moved_by[source] for source in vertex.inputs if source in moved_by]
+        if has_weights and movers:
+            rule = "a layer with weights must not read values that Keras may have in another order"
+            raise OptionError(layer.subject, rule, moved_by=movers[0], hint=hint)
+        if movers or not (layer.kind in _FORMS or layer.kind in _PLAIN):
+            moved_by[vertex.index] = movers[0] if movers else vertex.name
+            orders.append(None)
+        elif layer.kind == "Flatten" and shapes[0].rank:
             orders.append(_flattened(shapes[0]))
         elif layer.kind == "Dense" or all(order is None for order in given):
             orders.append(None)

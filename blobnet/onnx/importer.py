@@ -219,9 +219,11 @@ def input_shape(item: Any, sizes: Sizes, subject: str, samples: int) -> tuple[in
     for axis, dimension in enumerate(dimensions):
         size: Any = _fixed(dimension) or sizes.get(dimension.dim_param, samples if axis == 0 else 0)
         if not is_int(size, 1):
-            name = dimension.dim_param
-            hint = f"load(..., sizes={{{name!r}: 224}}), say."
-            if not name:
+            known = [*sizes, dimensions[0].dim_param] if samples else [*sizes]
+            names = dict.fromkeys(each.dim_param for each in dimensions if not _fixed(each))
+            wanted = {name: 224 for name in names if name not in known}
+            hint = f"load(..., sizes={wanted}), say."
+            if "" in names:
                 hint = f"load(..., sizes={{{item.name!r}: ...}}) with a size for each of its axes."
             rule = "every axis but that of the samples must have a size of at least 1"
             hint += f" {SESSION_HINT}"

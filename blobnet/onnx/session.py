@@ -30,7 +30,7 @@ from blobnet.onnx.importer import (
     inputs_of,
     sizes_by_name,
 )
-from blobnet.onnx.operation import SamplesMixedError, ValueNeededError
+from blobnet.onnx.operation import SESSION_HINT, OpenAxisError, SamplesMixedError, ValueNeededError
 from blobnet.onnx.reading import array_of, package, read
 from blobnet.onnx.values import Array, Tensor, whole
 
@@ -195,7 +195,13 @@ class Session:
         """
         known = sizes_by_name(list(self._inputs.values()), sizes, self._subject)
         settings: dict[str, Any] = {"has_tail": True, "constants": self._constants}
-        imported = _first(partial(import_for, self._proto, self._subject, known, **settings))
+        try:
+            imported = _first(partial(import_for, self._proto, self._subject, known, **settings))
+        except OpenAxisError as error:  # Of which load says how load is called, and that there are sessions.
+            own = str(error).rpartition("Hint: ")[2].replace("load(..., ", "session.network(").removesuffix(SESSION_HINT)
+            raise error.with_hint(own.strip()) from error
+        except ValueNeededError as error:
+            raise error.with_hint("session.predict runs the file: it is given the value.") from error
         compare_shapes(self._proto.graph, imported.outputs, self._subject)
         return Network.of(imported)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -549,7 +550,11 @@ def test_keras_2_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (layers.Reshape((3, -1), name="r"), "r (Reshape): the layer must have a form in Keras. Received kind=Reshape."),
+        (
+            layers.Reshape((2, 24), name="r"),
+            "d (Dense): a layer with weights must not read values that Keras may have in another order. Received "
+            "moved_by=r.",
+        ),
         (layers.SqueezeExcite(name="se"), "se (SqueezeExcite): the layer must have a form in Keras."),
         (layers.Conv2D(2, 1, bias="position", name="c"), "c (Conv2D): a layer of Keras has one bias for a unit."),
         (
@@ -559,7 +564,7 @@ def test_keras_2_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_layers_without_a_form(tmp_path: Path, layer: layers.Layer, message: str) -> None:
-    model = bn.Sequential([layers.Input(3, 4, 4), layer])
+    model = bn.Sequential([layers.Input(3, 4, 4), layer, layers.Flatten(), layers.Dense(2, name="d")])
     with pytest.raises(OptionError, match=re.escape(message)):
         model.save_keras_weights(tmp_path / "m.weights.h5")
     assert not list(tmp_path.iterdir())
@@ -584,3 +589,82 @@ def test_names_and_other_files(tmp_path: Path) -> None:
     (tmp_path / "m.keras").write_bytes(b"PK\x03\x04")
     with pytest.raises(FileError, match=r"must be HDF5, but this is a zip archive \(\.npz, \.keras or PyTorch\)"):
         small().load_keras_weights(tmp_path / "m.keras")
+
+
+def test_layers_without_weights_are_passed_over(tmp_path: Path) -> None:
+    """What Keras has no layer for keeps no weights from being read, unless layers behind it have weights."""
+    ours = [layers.Input(3, 4, 4), layers.Slice((None, (1, 3))), layers.Conv2D(4, 1), layers.Reshape((2, 16))]
+    model = bn.Sequential([*ours, layers.Permute((1, 0))])
+    random_weights(model)
+    model.save_keras_weights(tmp_path / "m.weights.h5")
+    again = bn.Sequential([*ours, layers.Permute((1, 0))], seed=5)
+    again.load_keras_weights(tmp_path / "m.weights.h5")
+    assert all(np.array_equal(values, model.weights[name]) for name, values in again.weights.items())
+
+
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5", ".h5"])
+def test_models_within_models_are_read(keras: Any, device: Any, tmp_path: Path, ending: str) -> None:
+    """A base that was trained before, changes of pictures and a head, as tutorials of transfer have them."""
+    k = keras.layers
+    entry = keras.Input((12, 12, 3))
+    deepest = keras.Sequential([k.DepthwiseConv2D(3), k.Conv2D(6, 3)])
+    base = keras.Model(entry, deepest(k.BatchNormalization()(k.Conv2D(4, 3, activation="relu")(entry))))
+    changes = keras.Sequential([k.RandomFlip(), k.RandomRotation(0.1)])
+    head = keras.Sequential([k.Dense(7, activation="relu"), k.Dropout(0.3), k.Dense(5)])
+    node = k.Conv2D(4, 1)(base(k.Rescaling(0.5)(changes(entry))))
+    theirs = randomized(keras.Model(entry, head(k.Dense(9)(k.GlobalAveragePooling2D()(node)))))
+    path = tmp_path / f"m{ending}"
+    theirs.save_weights(path) if ending == ".weights.h5" else theirs.save(path)
+    model = bn.Sequential(
+        [
+            layers.Input(3, 12, 12),
+            layers.Conv2D(4, 3, activation="relu"),
+            layers.BatchNorm(epsilon=1e-3),
+            layers.Conv2D(4, 3, groups=4),
+            layers.Conv2D(6, 3),
+            layers.Conv2D(4, 1),
+            layers.GlobalAveragePool(),
+            layers.Dense(9),
+            layers.Dense(7, activation="relu"),
+            layers.Dense(5),
+        ]
+    )
+    model.load_keras_weights(path)
+    model.set_normalization([0] * 3, [2] * 3)
+    compare(model, theirs, device)
+
+
+def test_models_within_models_whose_order_is_open(tmp_path: Path) -> None:
+    """Two dense layers of one shape: which comes first, no file says."""
+    model = bn.Sequential([layers.Input(4), layers.Dense(4, name="a"), layers.Dense(4, name="b")])
+    names = ("dense", "functional/layers/dense")
+    for shapes, rule in (((4, 4), "orders=several"), ((4, 3), "orders=none")):
+        with h5py.File(tmp_path / "m.weights.h5", "w") as file:
+            for name in names:
+                file[f"layers/{name}/vars/0"] = np.zeros((4, shapes[name == "dense"]), np.float32)
+                file[f"layers/{name}/vars/1"] = np.zeros(4, np.float32)
+        with pytest.raises(FileError, match=rule) as found:
+            model.load_keras_weights(tmp_path / "m.weights.h5")
+        assert "must be those of the network, in one order" in str(found.value)
+        assert "file=dense, functional/layers/dense, network=dense (a), dense_1 (b). Hint: " in str(found.value)
+
+
+def test_archives_that_are_none(tmp_path: Path) -> None:
+    model = bn.Sequential([layers.Input(4), layers.Dense(4)])
+    path = tmp_path / "m.keras"
+    for content, reason in ((b"PK nothing", "File is not a zip file"), (None, "no item named 'model.weights.h5'")):
+        path.write_bytes(content or b"")
+        if content is None:
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("config.json", "{}")
+        with pytest.raises(FileError, match=r"the file must be a readable \.keras archive") as found:
+            model.load_keras_weights(path)
+        assert reason in str(found.value)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model.weights.h5", b"\x89HDF\r\n\x1a\n" + bytes(100))
+    with pytest.raises(FileError, match="an HDF5 file must be whole"):
+        model.load_keras_weights(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.weights.h5", bytes(1 << 20))
+    with pytest.raises(FileError, match="the weights in an archive must be stored as they are"):
+        model.load_keras_weights(path)

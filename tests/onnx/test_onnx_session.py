@@ -119,8 +119,19 @@ def test_what_the_host_does_is_said(tmp_path: Path) -> None:
     with pytest.raises(bn.errors.OptionError, match=message):
         bn.onnx.load(path, sizes=(3, 12, 10))
     message = r"input image: every axis but that of the samples must have a size"
-    with pytest.raises(bn.errors.OptionError, match=message):
+    with pytest.raises(bn.errors.OptionError, match=message) as found:
         bn.onnx.Session(path).network()
+    assert str(found.value).endswith(" Hint: session.network(sizes={'h': 224, 'w': 224}), say.")
+    session = bn.onnx.Session(path)
+    assert session.network(sizes={"h": 224, "w": 224}).tail == network.tail
+
+
+def test_a_network_whose_values_must_be_known_says_who_is_given_them(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], "turn")]
+    model = graph_of(nodes, {"x": (1, 6), "shape": (2,)}, {"y": None})
+    with pytest.raises(bn.errors.OptionError, match="the input must be known when the model is read") as found:
+        bn.onnx.Session(saved(tmp_path, model)).network()
+    assert str(found.value).endswith("Hint: session.predict runs the file: it is given the value.")
 
 
 def test_samples_on_another_axis_reach_the_host_as_onnx_has_them(tmp_path: Path) -> None:
