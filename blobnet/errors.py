@@ -32,6 +32,8 @@ __all__ = [
 _Error = TypeVar("_Error", bound="BlobnetError")
 #: When this process began to read blobnet's files, in nanoseconds: every other one has need of this one first.
 FIRST_READ = time.time_ns()
+#: Characters of a value that a message shows.
+_MOST_SHOWN = 2000
 #: What stands before the advice in a message.
 _HINT = " Hint: "
 
@@ -58,17 +60,25 @@ class BlobnetError(Exception):
         return _rebuild, (type(self), str(self))
 
 
-def printable(text: str) -> str:
-    """Text that no terminal takes for a command: what of it is not printed is written as an escape."""
+def printable(text: str, kept: str = "\n\t") -> str:
+    """Text that no terminal takes for a command: what of it is not printed, nor ``kept``, is written as an escape."""
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else repr(letter)[1:-1] for letter in text)
+    return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)
+
+
+def _on_a_line(value: object) -> str:
+    """A value as messages show it, on one line and not too long: it may be what a file says."""
+    text = str(value)
+    if isinstance(value, BlobnetError):
+        return text
+    return printable(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ...", kept="")
 
 
 def _message(subject: str, rule: str, hint: str | None, received: Mapping[str, object]) -> str:
-    message = f"{subject}: {rule}."
+    message = f"{_on_a_line(subject)}: {rule}."
     if received:
-        values = ", ".join(f"{name}={value}" for name, value in received.items())
+        values = ", ".join(f"{name}={_on_a_line(value)}" for name, value in received.items())
         message += f" Received {values.removeprefix('received=')}."
     return f"{message}{_HINT}{hint}" if hint else message
 

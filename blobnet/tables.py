@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from blobnet.errors import printable
+
 #: What ``floor >100 %`` means: see :func:`floor_percent`.
 ABOVE_FLOOR = "floor >100 %: data stayed in a cache, or minimal filtering needed fewer operations than the floor counts"
 _STYLES = {"<": "left", ">": "right"}
@@ -34,7 +36,7 @@ class Table:
     facts: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        rows = [self.header, *self.rows, *([self.total] if self.total else [])]
+        rows = [[printable(cell, "") for cell in row] for row in (self.header, *self.rows, *filter(None, [self.total]))]
         widths = [max(len(row[column]) for row in rows) for column in range(len(self.header))]
         room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         is_narrow = room is not None and sum(widths) + 2 * len(widths) - 2 > room

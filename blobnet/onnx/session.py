@@ -198,7 +198,9 @@ class Session:
         try:
             imported = _first(partial(import_for, self._proto, self._subject, known, **settings))
         except OpenAxisError as error:  # Of which load says how load is called, and that there are sessions.
-            own = str(error).rpartition("Hint: ")[2].replace("load(..., ", "session.network(").removesuffix(SESSION_HINT)
+            own = (
+                str(error).rpartition("Hint: ")[2].replace("load(..., ", "session.network(").removesuffix(SESSION_HINT)
+            )
             raise error.with_hint(own.strip()) from error
         except ValueNeededError as error:
             raise error.with_hint("session.predict runs the file: it is given the value.") from error

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blobnet import errors
-from blobnet.errors import BlobnetError, BlobnetWarning, ContractionError, OptionError, near_matches, warn
+from blobnet.errors import BlobnetError, BlobnetWarning, ContractionError, DataError, OptionError, near_matches, warn
 
 KINDS = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, BlobnetError)]
 
@@ -81,20 +81,27 @@ def test_first_few(count: int, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "shown", "line"),
     [
-        ("\x1b[2J\x07", r"\x1b[2J\x07"),
-        ("a\u202eb\u200f", r"a\u202eb\u200f"),
-        ("gr\xfcn \udcff", "gr\xfcn \\udcff"),
-        ("two\nlines\tof\rone", "two\nlines\tof\\rone"),
+        ("\x1b[2J\x07", r"\x1b[2J\x07", r"\x1b[2J\x07"),
+        ("a\u202eb\u200f", r"a\u202eb\u200f", r"a\u202eb\u200f"),
+        ("gr\xfcn \udcff", "gr\xfcn \\udcff", "gr\xfcn \\udcff"),
+        ("two\nlines\tof\rone", "two\nlines\tof\\rone", r"two\nlines\tof\rone"),
     ],
 )
-def test_no_terminal_takes_what_is_said_for_a_command(text: str, shown: str) -> None:
-    assert (
-        str(OptionError(text, text, received=text, hint=text)) == f"{shown}: {shown}. Received {shown}. Hint: {shown}"
-    )
+def test_no_terminal_takes_what_is_said_for_a_command(text: str, shown: str, line: str) -> None:
+    """What a file may say, a name and a value, is on one line; rules and hints of our own have lines."""
+    for value in (text, ValueError(text)):
+        found = str(OptionError(text, text, received=value, hint=text))
+        assert found == f"{line}: {shown}. Received {line}. Hint: {shown}"
     with pytest.warns(BlobnetWarning) as caught:
         warn("it", "must be so", received=text)
-    assert str(caught[0].message) == f"it: must be so. Received {shown}."
+    assert str(caught[0].message) == f"it: must be so. Received {line}."
     place = ContractionError.at(f"O = {text.partition(chr(10))[0]} +", 4, 5, "it must be a sign")
     assert str(place).replace("\n", "").isprintable()
+
+
+def test_values_are_cut_and_errors_within_errors_keep_their_lines() -> None:
+    assert str(DataError("a", "b", row="x" * 10**6)) == f"a: b. Received row={'x' * 2000} ...."
+    inner = ContractionError.at("O[n] =\t+(A[m]", 0, 1, "no")
+    assert str(inner) in str(DataError("a", "b", cause=inner))
