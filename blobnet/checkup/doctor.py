@@ -14,6 +14,7 @@ from typing import Any
 
 import blobnet
 from blobnet.bench import shapes
+from blobnet.checkup.chains import checks_of_chains
 from blobnet.checkup.checks import Check, Examinable, check_of_way, checks_of_implementations, checks_of_layers
 from blobnet.checkup.children import LIMIT, examine_all
 from blobnet.checkup.examination import OK, Finding
@@ -189,9 +190,9 @@ def doctor(
     """Checks whether devices compute rightly, and notes what does not, which plans then do without.
 
     Each way to compute convolutions and dense layers, in each direction, other layers, and what was tuned runs on small
-    random odd shapes in memory full of traps (blobnet/checkup/bench.py), in processes that may crash or hang; so do
-    steps of a small network with each loss and optimizer, dropout, augmentation, weights of samples, and float16.
-    Results are compared with float64 references, and with those of a second run.
+    random odd shapes in memory full of traps (blobnet/checkup/bench.py), in processes that may crash or hang. So do
+    chains of layers, and steps of a small network with each loss and optimizer, dropout, augmentation, weights of
+    samples, and float16. Results are compared with float64 references, and with those of a second run.
 
     Args:
         device: as for ``--device``; None: all devices.
@@ -236,6 +237,7 @@ def _checks(info: DeviceInfo, tunings: Tunings, patient: Patient, thorough: bool
             tuning = Tuning(model, precision)
             found += checks_of_implementations(tuning, _MORE_LAYERS if thorough else _LAYERS, seed)
     found += checks_of_layers(thorough=thorough, seed=seed)
+    found += checks_of_chains(thorough=thorough, seed=seed)
     found += checks_of_steps(seed)
     tuned = _checks_of_tuned(tunings)
     patient.tuned, patient.tuned_checked = len(tuned), len(tuned if thorough else tuned[:_TUNED])

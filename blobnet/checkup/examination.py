@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -97,6 +97,32 @@ def examine(device: Device, check: Check) -> Finding:
         return replace(known, verdict=NOT_BUILT, note=str(error))
     except DeviceError as error:
         return replace(known, verdict=FAILED, note=str(error))
+
+
+def compared(
+    where: str,
+    run: Callable[[bool], Mapping[str, np.ndarray[Any, Any]]],
+    expected: Callable[[], Iterable[tuple[str, Float64Array]]],
+    tolerance: float,
+) -> Finding:
+    """What a network shows: two runs, the first of them in debug mode, beside what they should give, by name."""
+    try:
+        first, second = run(True), run(False)
+    except PromiseError as error:
+        return Finding(STRAY_WRITE, note=str(error))
+    except (BuildError, KernelError) as error:
+        return Finding(NOT_BUILT, note=str(error))
+    except DeviceError as error:
+        return Finding(FAILED, note=str(error))
+    wanted = dict(expected())
+    largest = max(map(_size, wanted.values()))
+    worst, at = max((difference(first[name], values, largest), name) for name, values in wanted.items())
+    if worst > tolerance:
+        return Finding(WRONG, error=worst, note=f"{where}: {at} {too_far(worst, tolerance)}")
+    for name, values in first.items():
+        if np.any(bits(values) != bits(second[name])):
+            return Finding(NOT_REPEATABLE, error=worst, note=f"{where}: {name} differs between two runs")
+    return Finding(OK, error=worst)
 
 
 def _kernel_of(main: KernelCall, calls: list[KernelCall], check: Check) -> str:

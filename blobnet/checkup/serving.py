@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 from blobnet import child
+from blobnet.checkup.chains import ChainCheck, examine_chains
 from blobnet.checkup.checks import Check
 from blobnet.checkup.examination import Finding, examine
 from blobnet.checkup.steps import StepCheck, examine_steps
@@ -23,6 +24,8 @@ def serve(identity: str) -> None:
         def found(values: dict[str, object]) -> Finding:
             if "loss" in values:
                 return examine_steps(device, StepCheck.from_json(values))
+            if "mode" in values:
+                return examine_chains(device, ChainCheck.from_json(values))
             return examine(device, Check.from_json(values))
 
         return lambda request: json.dumps(found(json.loads(request)).as_json())

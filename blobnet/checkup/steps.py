@@ -28,24 +28,12 @@ from blobnet.augment import (
     rows_for,
 )
 from blobnet.blob import Shape
-from blobnet.checkup.bench import bits
-from blobnet.checkup.examination import (
-    FAILED,
-    NOT_BUILT,
-    NOT_REPEATABLE,
-    OK,
-    STRAY_WRITE,
-    WRONG,
-    Finding,
-    difference,
-    too_far,
-)
+from blobnet.checkup.examination import Finding, compared
 from blobnet.checkup.hostile import poison_unset, require_canaries
 from blobnet.checkup.reference import augmentation, convolution, dropout, normalization
 from blobnet.checkup.reference import losses as of_losses
 from blobnet.checkup.reference import optimizers as of_optimizers
 from blobnet.device import Device
-from blobnet.errors import BuildError, DeviceError, KernelError, PromiseError
 from blobnet.inference import Evaluator
 from blobnet.kernel_call import Batch
 from blobnet.loader import IndexedReader
@@ -207,23 +195,8 @@ def checks_of_steps(seed: int) -> list[StepCheck]:
 def examine_steps(device: Device, check: StepCheck) -> Finding:
     """What a check shows on a device."""
     run = _predicted if check.predicts else _trained
-    try:
-        first, second = (run(device, check, debug=debug) for debug in (True, False))
-    except PromiseError as error:
-        return Finding(STRAY_WRITE, note=str(error))
-    except (BuildError, KernelError) as error:
-        return Finding(NOT_BUILT, note=str(error))
-    except DeviceError as error:
-        return Finding(FAILED, note=str(error))
-    wanted = dict(_expected(check))
-    worst, where = max((difference(first[name], values), name) for name, values in wanted.items())
     tolerance = _TOLERANCE_OF_HALVES if check.storage == "float16" else _TOLERANCE
-    if worst > tolerance:
-        return Finding(WRONG, error=worst, note=f"{check}: {where} {too_far(worst, tolerance)}")
-    for name, values in first.items():
-        if np.any(bits(values) != bits(second[name])):
-            return Finding(NOT_REPEATABLE, error=worst, note=f"{check}: {name} differs between two runs")
-    return Finding(OK, error=worst)
+    return compared(str(check), lambda debug: run(device, check, debug=debug), lambda: _expected(check), tolerance)
 
 
 # -- as it is ----------------------------------------------------------------------------------------------------------

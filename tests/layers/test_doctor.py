@@ -421,6 +421,7 @@ def few(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """The command on a device, with two checks; also on what was tuned."""
     monkeypatch.setattr(doctor, "checks_of_implementations", lambda *_: [DENSE])
     monkeypatch.setattr(doctor, "checks_of_steps", lambda _: [])
+    monkeypatch.setattr(doctor, "checks_of_chains", lambda **_: [])
     monkeypatch.setattr(doctor, "checks_of_layers", lambda **_: [Check(layers.Activation("gelu"), (Shape(3, 5, 7),))])
     return lambda *options: main(["doctor", "--device", fresh.info.address, *options])
 

@@ -73,7 +73,7 @@ FLOORS = """
     models mistakes layer_spreads onnx
     plots
     bench
-    checkup.steps
+    checkup.steps checkup.chains
     checkup.serving checkup.doctor
     command_line
     cli
