@@ -78,3 +78,29 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _join_ending_rank() -> None:
+    """Has a process that MPICH's mpiexec started tell the others of its end, who would wait for it for ever."""
+    import os
+    import stat
+
+    try:
+        # What mpiexec speaks through: processes that a rank starts know of it, and do not have it.
+        if not stat.S_ISSOCK(os.fstat(int(os.environ["PMI_FD"])).st_mode):
+            return
+    except (KeyError, ValueError, OSError):
+        return
+    import concurrent.futures.thread  # noqa: F401 - at the end, when all else is imported, it could not be
+
+    from blobnet.at_exit import at_exit
+
+    def join() -> None:
+        from blobnet.parallel import join_ending
+
+        join_ending()
+
+    at_exit(join)
+
+
+_join_ending_rank()

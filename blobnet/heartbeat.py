@@ -29,6 +29,9 @@ _CONNECT = 10.0
 #: What is read at once, and how much of an error is said.
 _MOST_BYTES, _MOST_TEXT = 1 << 16, 2000
 
+#: What a rank does that computes something by itself.
+ALONE_RULE = "what one rank does by itself, it does within World.alone() (docs/many_devices.md)"
+
 #: The number of no call, behind which a rank does not go on.
 _FOR_GOOD = -1
 
@@ -45,6 +48,7 @@ class _Peer:
         name: as errors call it.
         link: to it; None once it has left.
         state: the last that it said, and for how many seconds it had lasted.
+        call: what it is called for all ranks to do; empty where it is not said.
         failed: the last call that it met an error in, by its number among those of all ranks; or _FOR_GOOD.
         silent: seconds without a word.
     """
@@ -53,6 +57,7 @@ class _Peer:
     link: socket.socket | None
     state: State = "works"
     seconds: float = 0.0
+    call: str = ""
     limit: float = SILENCE
     failed: int = 0
     text: str = ""
@@ -73,18 +78,19 @@ class Heartbeat:
         gather: a value of each rank to all of them; all ranks make theirs at the same time.
         local: whether all ranks are on one host.
         end: called, in another thread, with a line on the rank that is at fault; it ends the job.
+        ends: whether this process is about to end, in which Python starts no threads: leave_judged does all then.
 
     Attributes:
         is_heard: whether all ranks have found the first one.
     """
 
     def __init__(
-        self, rank: int, gather: Callable[[Any], Sequence[Any]], local: bool, end: Callable[[str], None]
+        self, rank: int, gather: Callable[[Any], Sequence[Any]], local: bool, end: Callable[[str], None], ends: bool
     ) -> None:
         self._rank, self._end = rank, end
         self._lock = threading.Lock()
         self._state: State = "works"
-        self._since, self._text = time.monotonic(), ""
+        self._since, self._text, self._called = time.monotonic(), "", ""
         self._call = self._failed = 0
         #: Seconds of the longest part of a step between two exchanges; the first step's, until there is another.
         self._longest, self._is_measured = 0.0, False
@@ -113,7 +119,8 @@ class Heartbeat:
             for peer in self._peers.values():
                 assert peer.link is not None, "it has just been made"
                 peer.link.setblocking(False)
-            self._thread.start()
+            if not ends:
+                self._thread.start()
 
     def _accept(self, server: socket.socket, token: str, names: Sequence[str]) -> None:
         """Takes the calls of all other ranks; who does not know the token is none."""
@@ -145,9 +152,9 @@ class Heartbeat:
     # -- what the main thread does -----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def doing(self, state: State) -> Iterator[None]:
-        """Within, the main thread does that."""
-        before = self._turn(state)
+    def doing(self, state: State, call: str = "") -> Iterator[None]:
+        """Within, the main thread does that, in a call of that name."""
+        before = self._turn(state, call=call)
         if before == "failed":  # This rank is done with that, and not about to end.
             before = "works"
             self._say()
@@ -185,6 +192,8 @@ class Heartbeat:
         through TCP, now and then).
         """
         self._say_farewell()
+        if self.is_heard and self._thread.ident is None:
+            self._talk(ends=True)
         while self._thread.is_alive() and not self._may_leave:
             time.sleep(0.05)
         self.leave()
@@ -205,7 +214,7 @@ class Heartbeat:
             return self._state == "ended" or not self._links
         return all(peer.has_left for peer in self._peers.values())
 
-    def _turn(self, state: State, text: str = "") -> State:
+    def _turn(self, state: State, text: str = "", call: str = "") -> State:
         with self._lock:
             before = self._state
             if not self._stays:
@@ -215,7 +224,7 @@ class Heartbeat:
                     if is_longest or (before == "steps" and not self._is_measured):
                         self._longest = now - self._since
                     self._is_measured = before == "steps"
-                self._state, self._since, self._text = state, now, text
+                self._state, self._since, self._text, self._called = state, now, text, call
             stays = self._stays
         while stays:
             time.sleep(1)  # Until the other thread has ended the job.
@@ -238,12 +247,12 @@ class Heartbeat:
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
-    def _talk(self) -> None:
+    def _talk(self, *, ends: bool = False) -> None:
         with selectors.DefaultSelector() as selector:
             for peer in self._peers.values():
                 assert peer.link is not None, "nobody has left yet"
                 selector.register(peer.link, selectors.EVENT_READ, peer)
-            while not self._is_over.is_set():
+            while not ((ends and self._may_leave) or self._is_over.is_set()):
                 started = time.monotonic()
                 self._say()
                 # NOTE: who was stopped for an hour, with all others (Ctrl-Z), has not waited for an hour.
@@ -252,7 +261,7 @@ class Heartbeat:
                         if not self._hear(key.data):
                             selector.unregister(key.fileobj)
                     fault = self._lost()
-                    if fault is not None:
+                    if fault is not None or (ends and self._may_leave):
                         break
                 for peer in self._peers.values():
                     peer.silent += INTERVAL
@@ -265,7 +274,7 @@ class Heartbeat:
         with self._lock:  # Words of two threads go out in the order of their states.
             seconds = time.monotonic() - self._since
             word = {"state": self._state, "seconds": seconds, "limit": self._limit, "failed": self._failed}
-            line = json.dumps({**word, "text": self._text[:_MOST_TEXT]}).encode() + b"\n"
+            line = json.dumps({**word, "call": self._called, "text": self._text[:_MOST_TEXT]}).encode() + b"\n"
             for link in self._links:
                 with contextlib.suppress(OSError):  # It is gone, or hears nothing any more, which the reader finds.
                     link.send(line)
@@ -285,6 +294,7 @@ class Heartbeat:
                 word = json.loads(line)
                 peer.state, peer.seconds, peer.text = word["state"], float(word["seconds"]), str(word["text"])
                 peer.limit, peer.failed, peer.silent = float(word["limit"]), int(word["failed"]), 0.0
+                peer.call = str(word["call"])
         if not received:
             peer.link = None
         return bool(received)
@@ -307,17 +317,21 @@ class Heartbeat:
             return None
         with self._lock:
             seconds = time.monotonic() - self._since
-            me = _Peer(self._names[0], None, self._state, seconds, self._limit, self._failed, self._text)
+            me = _Peer(self._names[0], None, self._state, seconds, self._called, self._limit, self._failed, self._text)
         every = [me, *self._peers.values()]
         waiting = _longest(peer for peer in every if peer.state == "waits")
         staying = _longest(peer for peer in every if peer.state in ("waits", "failed"))
+        called = [peer for peer in every if peer.state == "waits" and peer.call]
+        is_apart = 0 < len(called) < len(every) and all(peer.state == "waits" for peer in every)
+        if is_apart and min(peer.seconds for peer in every) > SILENCE:
+            return f"{called[0].name} is alone in {called[0].call}, and the others wait elsewhere: {ALONE_RULE}"
         for peer in every:
             # Who has met an error in the same call is done with that, and waits for something else.
             unaware = _longest(other for other in every if other.state == "waits" and other.failed != peer.failed)
             if peer.state == "failed" and unaware > PATIENCE:
                 return f"{peer.name}: {peer.text}"
             if peer.state == "ended" and waiting > SILENCE:
-                return f"{peer.name} has ended, and others wait for it"
+                return f"{peer.name} has ended, and others wait for it{f' in {called[0].call}' if called else ''}"
             if peer.state == "steps" and min(staying, peer.seconds) > peer.limit:
                 rule = "its device, or a disk, does not answer"
                 return f"{peer.name} is in a step for {peer.seconds:.0f} s, and others wait for it: {rule}"

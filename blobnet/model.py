@@ -560,7 +560,7 @@ class Model:
         """
         world = World.current()
         self._check_idle("fit")
-        with world.together():
+        with world.together("fit"):
             epochs = check_count("fit", "epochs", epochs)
             batch_size = check_count("fit", "batch_size", batch_size)
             accumulate = check_count("fit", "accumulate", accumulate)
@@ -813,7 +813,7 @@ class Model:
         settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_types}
         lent = self._evaluator(device, precision=precision, storage=storage, loss=losses, **settings)
         world = World.of_calls()
-        with world.together(), lent as evaluator:
+        with world.together("evaluate"), lent as evaluator:
             finish = evaluator.measure(data, weights, asked, world)
         return finish()
 
@@ -863,7 +863,7 @@ class Model:
             return Report.of(own_loss, own, answers(samples), self.class_names, has_auc=False)
 
         world = World.of_calls()
-        with world.together(), World.alone():
+        with world.together("report"), World.alone():
             parts = [of_some(rows) for rows in world.own(runs(len(sources[0]), batch_size))]
         return Report.summed(world.dealt(parts))
 
@@ -903,7 +903,7 @@ class Model:
         settings = {"count": count, "batch_size": batch_size, "sample_type": reader.sample_types}
         lent = self._evaluator(device, precision=precision, storage=storage, loss=None, **settings)
         world = World.of_calls()
-        with world.together(), lent as evaluator:
+        with world.together("predict"), lent as evaluator:
             finish = evaluator.begin(reader, count, world)
         return self._by_output(finish())
 
@@ -944,7 +944,7 @@ class Model:
             while True:
                 # NOTE: nothing is yielded with the evaluator in hand, which nobody else could have meanwhile.
                 lent = self._evaluator(device, precision=precision, storage=storage, loss=None, **settings)
-                with world.together(), lent as evaluator:
+                with world.together(subject), lent as evaluator:
                     some = itertools.islice(jobs, _PREDICTED_AHEAD)
                     own = [tuple(map(np.copy, values)) for values in evaluator.outputs(reader, some)]
                 found = world.dealt(own)
@@ -1232,12 +1232,17 @@ def _digest(values: bytes) -> str:
 
 
 def _digest_of(data: LabelledData) -> str:
-    """Of samples and labels here and there in the data, or of the first batch of a stream."""
-    rows = np.unique(np.linspace(0, max(0, (data.count or 1) - 1), _COMPARED).astype(np.int64))
-    known = [np.asarray(own[rows]) for own in (*data.sources, *(data.labels or ()))]
+    """Of all that is in memory; of samples and labels here and there in files; of the first batch of a stream."""
+    digest, count = hashlib.sha256(), data.count or 0
+    here_and_there = np.unique(np.linspace(0, max(0, count - 1), _COMPARED).astype(np.int64))
+    for own in (*data.sources, *(data.labels or ())):
+        is_in_memory = own.is_quick if isinstance(own, Source) else True
+        for rows in runs(count, _COMPARED) if is_in_memory else [here_and_there]:
+            digest.update(np.asarray(own[rows]).tobytes())
     if data.stream is not None and data.stream.first is not None:
-        known += [values for ends in data.stream.first for values in ends]
-    return _digest(b"".join(values.tobytes() for values in known))
+        for values in itertools.chain(*data.stream.first):
+            digest.update(values.tobytes())
+    return digest.hexdigest()[:12]
 
 
 def _check_seed(subject: str, seed: Any) -> int:

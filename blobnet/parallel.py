@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from blobnet import nccl
 from blobnet.at_exit import at_exit
 from blobnet.device import Device, DeviceInfo, choose, devices
 from blobnet.errors import BlobnetError, OptionError, PlanError, counted, first_few, warn
-from blobnet.heartbeat import Heartbeat, State
+from blobnet.heartbeat import ALONE_RULE, Heartbeat, State
 from blobnet.interrupt import STATUS, TERMINATED, Terminated
 from blobnet.plan_report import readable
 from blobnet.transports import HostMemory, Nccl, Transport
@@ -57,6 +59,9 @@ _HELD_SECONDS = 10
 #: Seconds in which mpiexec reads what a rank has said last.
 _LAST_SECONDS = 0.5
 
+#: Seconds between two looks at whether MPI has begun: signals are heard in between.
+_LOOK_SECONDS = 0.05
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -86,9 +91,7 @@ class World:
         Raises:
             OptionError: mpiexec has started it, and mpi4py is missing, or is that of another MPI.
         """
-        process = str(os.getpid())
-        is_rank = os.environ.get(_RANK_PROCESS, process) == process
-        return _started() if is_rank and any(name in os.environ for name in _STARTED_BY_MPI) else ALONE
+        return _started() if _is_rank() else ALONE
 
     @staticmethod
     def current() -> World:
@@ -149,10 +152,13 @@ class World:
     def complete(self, values: npt.NDArray[Any], own: range) -> None:
         """Fills in the rows of an array that other ranks have computed, each its ``own``; all must call it."""
 
-    def together(self) -> contextlib.AbstractContextManager[None]:
+    def together(self, call: str = "") -> contextlib.AbstractContextManager[None]:
         """An error of blobnet's that a rank meets within is raised on all of them, behind what they do within.
 
-        All must enter it, and within none may wait for others.
+        All must enter it, in the same ``call``, and within none may wait for others.
+
+        Raises:
+            OptionError: other ranks are in another call.
         """
         return contextlib.nullcontext()
 
@@ -213,12 +219,14 @@ class World:
 class _MpiWorld(World):
     """The processes of MPI's world."""
 
-    def __init__(self, mpi: Any, release: Callable[[], None]) -> None:
+    def __init__(self, mpi: Any, release: Callable[[], None], *, ends: bool) -> None:
         self._mpi, self._all = mpi, mpi.COMM_WORLD
         self._release = release
         self.rank, self.size = self._all.Get_rank(), self._all.Get_size()
         host = self._all.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self._is_local = host.Get_rank(), host.Get_size() == self.size
+        #: Carries errors, and no values: a rank that is alone in a call takes nothing that another one has sent.
+        self._errors = self._all.Dup()
         self._host_memory = HostMemory(mpi, self.doing)
         self.transport: Transport = self._host_memory
         #: The devices that NCCL has connected, by their UUIDs, and whether it was said that it is missing.
@@ -226,8 +234,8 @@ class _MpiWorld(World):
         self._is_told = False
         self._words: Callable[[], str] = str
         self._rescue: Callable[[], None] = lambda: None
-        self._heartbeat = Heartbeat(self.rank, self._all.allgather, self._is_local, self._end_for)
-        at_exit(self._heartbeat.leave_judged)
+        self._heartbeat = Heartbeat(self.rank, self._all.allgather, self._is_local, self._end_for, ends)
+        at_exit(self.leave)
         if not self._heartbeat.is_heard and self.is_first:
             rule, hint = "all hosts should reach the first rank's by TCP", "without, a rank that hangs is not noticed."
             warn("MPI", rule, host=socket.gethostname(), hint=hint)
@@ -254,17 +262,30 @@ class _MpiWorld(World):
             with self.doing("waits"):
                 self._all.Bcast(values[first:end], root=rank)
 
+    def leave(self) -> None:
+        """Waits at the end of this process until the others may be left, who hear of the error that ends it, if any."""
+        error = _last_error()
+        if error is not None and not isinstance(error, KeyboardInterrupt):
+            self._heartbeat.fail(_line(error))
+        self._heartbeat.leave_judged()
+
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self, call: str = "") -> Iterator[None]:
         met: BlobnetError | None = None
         try:
             yield
         except BlobnetError as error:
             met = error
-        every = self.gather(met)
+        with self._heartbeat.doing("waits", call):
+            every = self._errors.allgather((call, met))
         if met is not None:
             raise met
-        for rank, other in enumerate(every):
+        for rank, (other_call, _) in enumerate(every):
+            if other_call != every[0][0]:
+                rule = "all ranks must make the same calls, in the same order"
+                calls = {f"rank_{rank}": other_call or "another call", "rank_0": every[0][0] or "another call"}
+                raise OptionError(f"rank {rank}", rule, hint=f"{ALONE_RULE}.", **calls)
+        for rank, (_, other) in enumerate(every):
             if other is not None:
                 other.args = (f"on rank {rank}: {other}",)
                 raise other
@@ -356,13 +377,19 @@ def _status(error: BaseException) -> int:
 ALONE = World()
 
 
+def _is_rank() -> bool:
+    process = str(os.getpid())
+    is_other = os.environ.get(_RANK_PROCESS, process) != process
+    return not is_other and any(name in os.environ for name in _STARTED_BY_MPI)
+
+
 @cache
-def _started() -> World:
+def _started(*, ends: bool = False) -> World:
     rule = "a process that mpiexec starts needs mpi4py, and the MPI that this mpiexec belongs to"
     hint = "pip install 'blobnet[mpi]', and start it with the mpiexec that lies beside Python then."
-    release = _hold_streams()
+    release = (lambda: None) if ends else _hold_streams()
     try:
-        mpi = importlib.import_module("mpi4py.MPI")
+        mpi = _begun_mpi(ends=ends)
     except (ImportError, RuntimeError) as error:
         raise OptionError("MPI", rule, cause=str(error).partition("\n")[0], hint=hint) from error
     found = mpi.COMM_WORLD.Get_size()
@@ -372,7 +399,75 @@ def _started() -> World:
         hint = f"{hint} For another MPI: pip install --no-binary=mpi4py mpi4py, with its mpicc on the PATH."
         raise OptionError("MPI", rule, started=started, found=found, mpi4py_uses=library, hint=hint)
     os.environ[_RANK_PROCESS] = str(os.getpid())
-    return _MpiWorld(mpi, release) if found > 1 else ALONE
+    return _MpiWorld(mpi, release, ends=ends) if found > 1 else ALONE
+
+
+def _begun_mpi(*, ends: bool) -> Any:
+    """The library, once all ranks have come so far; while this one waits for them it hears signals.
+
+    NOTE: mpi4py begins MPI as it is imported, in C, where Python hears nothing and runs no other thread. So MPI begins
+    past mpi4py, in a thread that this one waits for; at the end of a process, where Python starts none, in this one.
+    """
+    rc = importlib.import_module("mpi4py").rc
+    before = rc.initialize, rc.finalize
+    rc.initialize, rc.finalize = False, rc.finalize is not False
+    try:
+        mpi = importlib.import_module("mpi4py.MPI")
+    finally:
+        rc.initialize, rc.finalize = before
+    if mpi.Is_initialized():
+        return mpi
+    try:
+        begin = ctypes.CDLL(mpi.__file__).MPI_Init_thread
+    except (OSError, AttributeError):  # On Windows, where a module does not give the names of what it links to.
+        mpi.Init_thread(mpi.THREAD_MULTIPLE)
+        return mpi
+    arguments = None, None, mpi.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int())
+    if ends:
+        begin(*arguments)
+    else:
+        thread = threading.Thread(target=begin, args=arguments, name="blobnet-mpi", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(_LOOK_SECONDS)
+        except KeyboardInterrupt as error:
+            _interrupted.append(error)
+            raise
+    if not mpi.Is_initialized():
+        raise RuntimeError("MPI_Init_thread has failed")
+    for communicator in (mpi.COMM_WORLD, mpi.COMM_SELF):
+        communicator.Set_errhandler(mpi.ERRORS_RETURN)  # As mpi4py does: they become exceptions.
+    return mpi
+
+
+#: What this process has heard while it waited for others to begin MPI, which cannot end then as it should.
+_interrupted: list[KeyboardInterrupt] = []
+
+
+def _last_error() -> BaseException | None:
+    """What ends this process: an error that nobody has caught."""
+    return getattr(sys, "last_value", None)
+
+
+def join_ending() -> None:
+    """Begins MPI at the end of a rank that has not yet: others wait for it, or will, and hear that it has ended.
+
+    Where a script has begun MPI itself, an error alone has the rank do that.
+    """
+    if _interrupted:
+        sys.stdout.flush()
+        os._exit(_status(_interrupted[0]))
+    error = _last_error()
+    is_over = "mpi4py.MPI" in sys.modules and (error is None or _started.cache_info().currsize)
+    if not _is_rank() or is_over or isinstance(error, KeyboardInterrupt):
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # Heard in C too.
+    with contextlib.suppress(BlobnetError):
+        world = _started(ends=True)
+        if isinstance(world, _MpiWorld):
+            world.leave()
 
 
 def _hold_streams() -> Callable[[], None]:

@@ -290,7 +290,7 @@ class Trainer:
             seconds = time.perf_counter() - start
             if evaluator is not None and validation is not None:
                 world = self.step.world
-                with world.together(), bar("validation", validation.count, verbose) as shown:
+                with world.together("validation"), bar("validation", validation.count, verbose) as shown:
                     finish = evaluator.measure(validation, self.step.loss_weights, asked, world, shown.update)
                 record |= {f"validation_{name}": value for name, value in finish().items()}
             record = self.step.world.of_first(record)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
+from blobnet import heartbeat
 from blobnet.device import Device
 from tests.ranks import mpiexec, needs_mpi
 
@@ -50,6 +52,25 @@ if not mine:
 RAISES_BEFORE_ALL = """
 if mine:
     fail()
+fit()
+"""
+
+#: Before START, which begins MPI.
+BEFORE_MPI = """
+import os, sys
+from blobnet import heartbeat
+heartbeat.SILENCE, heartbeat.INTERVAL, heartbeat.PATIENCE = 2.0, 0.2, 1.0
+if os.environ["PMI_RANK"] == sys.argv[1]:
+    {}
+"""
+
+PREDICTS_ALONE = """
+fit(*[At(3, lambda: model.predict(X))] * mine)
+"""
+
+PREDICTS_BEFORE = """
+if mine:
+    model.predict(X)
 fit()
 """
 
@@ -114,7 +135,7 @@ if __name__ == "__main__":
 def run(device: Device, folder: Path, code: str, rank: int) -> tuple[int, str]:
     """The status, and what was said of the rank."""
     path = folder / "train.py"
-    path.write_text(START + code)
+    path.write_text(code if START in code else START + code)
     done = mpiexec(2, device, path, rank)
     said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     return done.returncode, "\n".join(said)
@@ -125,17 +146,75 @@ def run(device: Device, folder: Path, code: str, rank: int) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("code", "fault"),
     [
-        (ENDS, " has ended, and others wait for it"),
-        (RAISES_BEFORE_ALL, " has ended, and others wait for it"),
+        (ENDS, " has ended, and others wait for it in evaluate"),
+        (RAISES_BEFORE_ALL, ": all meet it"),
+        (BEFORE_MPI.format("sys.exit()") + START + ENDS, " has ended, and others wait for it in fit"),
+        (BEFORE_MPI.format("raise ValueError('an own\\nmistake')") + START + ENDS, ": an own mistake"),
+        (PREDICTS_ALONE, f" is alone in predict, and the others wait elsewhere: {re.escape(heartbeat.ALONE_RULE)}"),
         (ENDS_BEHIND_AN_ERROR_THAT_THE_OTHER_CATCHES, ": all meet it"),
         (STOPS_BEHIND_AN_ERROR_THAT_ALL_CATCH, r" has said nothing for \d s: it was stopped, or its host is lost"),
     ],
-    ids=["ends", "raises", "ends behind an error", "stops behind an error"],
+    ids=[
+        *("ends", "raises", "ends before MPI", "raises before MPI", "predicts alone", "ends behind an error"),
+        "stops behind an error",
+    ],
 )
 def test_the_others_end_in_a_line(device: Device, tmp_path: Path, code: str, fault: str, rank: int) -> None:
     status, said = run(device, tmp_path, code, rank)
     assert re.fullmatch(rf"error: rank {rank} \(process \d+ on \S+\){fault}\.", said)
     assert status == 1
+
+
+@needs_mpi
+def test_calls_that_differ_are_named(device: Device, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(START + PREDICTS_BEFORE)
+    done = mpiexec(2, device, path, 1)
+    rule = (
+        r"OptionError: rank 1: all ranks must make the same calls, .+ rank_1=predict, rank_0=fit\. Hint: what one rank"
+    )
+    assert len(re.findall(rule, done.stderr)) == 2  # Each rank says so.
+    assert done.returncode == 1
+
+
+#: A command of which one rank is told to end while it waits for the other one, which never begins MPI.
+TOLD = """
+import os, sys, threading, time
+from pathlib import Path
+import blobnet
+if os.environ["PMI_RANK"] == "1":
+    while not Path("told").exists():
+        time.sleep(0.05)
+    os._exit(0)
+
+number = int(sys.argv.pop())
+
+def tell():
+    while not any(thread.name == "blobnet-mpi" for thread in threading.enumerate()):
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.kill(os.getpid(), number)
+    time.sleep(0.5)
+    Path("told").touch()
+
+threading.Thread(target=tell).start()
+from blobnet.__main__ import main
+status = main()
+print("heard", status)
+sys.exit(status)
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_are_heard_before_all_have_come(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, status: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = mpiexec(2, device, "-c", TOLD, "evaluate", "a.h5", "--dataset", "digits", int(number))
+    assert f"heard {status}" in done.stdout, done.stderr
+    assert done.stderr.count("interrupted") == 1
+    assert "Traceback" not in done.stderr
 
 
 @needs_mpi

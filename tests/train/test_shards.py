@@ -15,9 +15,10 @@ from blobnet.blob import FLOAT32
 from blobnet.callbacks import Checkpoint
 from blobnet.device import Device
 from blobnet.errors import BlobnetWarning, OptionError, PlanError, TrainingError
+from blobnet.inference import LabelledData
 from blobnet.kernel_call import Array, sum_call
 from blobnet.losses import CrossEntropy
-from blobnet.model import Model, Sequential, load
+from blobnet.model import Model, Sequential, _digest_of, load
 from blobnet.optimizers import SGD
 from blobnet.parallel import World, check_alike, check_room
 from blobnet.parameters import parameter_table
@@ -273,6 +274,16 @@ def test_ranks_that_differ_are_refused(device: Device, tmp_path: Path, monkeypat
             assert line.startswith("on rank 1: ") == (rank == "0")
 
 
+@pytest.mark.parametrize("changed", ["x", "y"])
+def test_data_that_differ_in_one_sample_are_seen(changed: str) -> None:
+    graph, loss = tiny_model().graph, CrossEntropy()
+    given = {"x": np.tile(X, (20, 1, 1, 1)), "y": np.tile(Y, 20)}
+    before = _digest_of(LabelledData(graph, [loss], given["x"], given["y"]))
+    assert before == _digest_of(LabelledData(graph, [loss], given["x"].copy(), given["y"].copy()))
+    given[changed][701] += 1
+    assert before != _digest_of(LabelledData(graph, [loss], given["x"], given["y"]))
+
+
 class TwoRanks(World):
     """Which both have what this process has, but for what the other one is said to have."""
 
@@ -483,11 +494,11 @@ def test_an_mpi_that_is_not_that_of_mpiexec(monkeypatch: pytest.MonkeyPatch) -> 
     from blobnet.parallel import World, _started
 
     library = SimpleNamespace(
-        COMM_WORLD=OfAnotherMpi(), COMM_TYPE_SHARED=1, Get_library_version=lambda: "Some MPI v1\nbuilt today"
+        Is_initialized=lambda: True, COMM_WORLD=OfAnotherMpi(), Get_library_version=lambda: "Some MPI v1\nbuilt today"
     )
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=library))
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(rc=SimpleNamespace(initialize=True, finalize=None)))
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", library)
     _started.cache_clear()
     with pytest.raises(OptionError, match=r"MPI: .* Received started=2, found=1, mpi4py_uses=Some MPI v1\. Hint: pip"):
