@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from blobnet.interop import torch_names
 
 #: What files that PyTorch writes as pickles begin with.
 _BEGINNINGS = (b"PK\x03\x04", b"\x80")
-#: The types that are read; others do not hold float numbers that NumPy has.
-_TYPES = ("F16", "F32", "F64")
+#: The types that are read.
+_TYPES = ("BF16", "F16", "F32", "F64")
 #: What the names of input layers' numbers begin with in the file's metadata.
 _INPUT = "blobnet.input."
 
@@ -56,7 +56,7 @@ def read(path: str | os.PathLike[str], graph: Graph) -> dict[str, FloatArray]:
     package = _package(subject)
     try:
         with package.safe_open(path, "numpy") as file:
-            return _read(subject, file, graph)
+            return _read(subject, Path(path), file, graph)
     except package.SafetensorError as error:
         rule = "a safetensors file must be whole, but this one is cut short or damaged"
         raise FileError(subject, rule, reason=error) from error
@@ -85,9 +85,11 @@ def check_beginning(path: str | os.PathLike[str]) -> None:
         raise FileError(subject, f"weights must lie in a safetensors file, but this is {kind}", hint=hint)
 
 
-def _read(subject: str, file: Any, graph: Graph) -> dict[str, FloatArray]:
+def _read(subject: str, path: Path, file: Any, graph: Graph) -> dict[str, FloatArray]:
     found = {entry.name: entry for entry in torch_names.entries(graph)}
     there = [name for name in file.keys() if name.rpartition(".")[2] != torch_names.COUNTS]  # noqa: SIM118
+    prefix = _prefix(there, found.keys())
+    found = {prefix + name: entry for name, entry in found.items()}
     missing = [name for name in found if name not in set(there)]
     extra = sorted(set(there) - found.keys())
     if missing or extra:
@@ -106,8 +108,27 @@ def _read(subject: str, file: Any, graph: Graph) -> dict[str, FloatArray]:
             raise mismatch(subject, name, entry.parameters, shape, entry.shape, last)
     weights: dict[str, FloatArray] = {}
     for name, entry in found.items():
-        weights |= entry.weights(np.asarray(file.get_tensor(name), np.float32))
+        is_known = file.get_slice(name).get_dtype() != "BF16"  # Which NumPy does not have.
+        values = file.get_tensor(name) if is_known else _bfloat16(path, name, entry.shape)
+        weights |= entry.weights(np.asarray(values, np.float32))
     return weights | _input_weights(subject, file.metadata() or {}, graph)
+
+
+def _prefix(there: Sequence[str], wanted: Collection[str]) -> str:
+    """What all names of a file have before those of the network: "module.", say, of a module within another one."""
+    first, names = next(iter(there), ""), set(there)
+    prefixes = (first[: place + 1] for place, letter in enumerate(first) if letter == ".")
+    return next((prefix for prefix in prefixes if {prefix + name for name in wanted} == names), "")
+
+
+def _bfloat16(path: Path, name: str, shape: tuple[int, ...]) -> FloatArray:
+    """The numbers of a tensor of bfloat16, in a file whose header the package has checked: the halves of float32."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        start, end = json.loads(file.read(length))[name]["data_offsets"]
+        file.seek(8 + length + start)
+        halves = np.frombuffer(file.read(end - start), "<u2")
+    return (halves.astype(np.uint32) << 16).view(np.float32).reshape(shape)
 
 
 def mismatch(

@@ -321,7 +321,7 @@ def test_truncated_and_changed_files(tmp_path: Path) -> None:
         (
             {"conv.bias": np.zeros(3, np.int32)},
             FileError,
-            "tensors must be of the types F16, F32, F64. Received tensor=conv.bias, type=I32. Hint: tensor.float()",
+            "tensors must be of the types BF16, F16, F32, F64. Received tensor=conv.bias, type=I32. Hint: tensor.",
         ),
         ({"conv.bias": np.array([0, np.nan, 0], np.float32)}, OptionError, "every weight must be finite in float32"),
     ],
@@ -431,3 +431,28 @@ def test_networks_that_only_look_like_one_of_a_family_keep_their_names() -> None
         graph = find_model(name).build((1, 28, 28), 10, (), 0).graph
         found = [entry.name for entry in torch_names.entries(graph)]
         assert found[-1] == "logits.bias", name
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.module.", "model.backbone."])
+def test_types_and_prefixes_of_what_pytorch_saves(tmp_path: Path, kind: str, prefix: str) -> None:
+    """As DataParallel, torch.compile and modules within others have them."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).to(getattr(torch, kind))
+    torch.nn.init.normal_(module[0].weight)
+    state = {
+        f"{prefix}{name.replace('0.', 'a.').replace('1.', 'b.')}": item for name, item in module.state_dict().items()
+    }
+    save_file(state, tmp_path / "m.safetensors")
+    model = bn.Sequential([layers.Input(3, 6, 6), layers.Conv2D(4, 3, name="a"), layers.BatchNorm(name="b")])
+    model.load_safetensors(tmp_path / "m.safetensors")
+    assert np.array_equal(model.weights["a/weight"], state[f"{prefix}a.weight"].float().numpy())
+    assert np.array_equal(model.weights["b/running_variance"], state[f"{prefix}b.running_var"].float().numpy())
+    # Tensors with and without a prefix are those of no network.
+    if prefix:
+        state["a.weight"] = state.pop(f"{prefix}a.weight")
+        save_file(state, tmp_path / "m.safetensors")
+        with pytest.raises(FileError, match="the tensors of the file must be those of the network"):
+            model.load_safetensors(tmp_path / "m.safetensors")
