@@ -248,6 +248,7 @@ def _run(arguments: Sequence[str]) -> int:
         return 2
     command = commands[options.command]
     command.refuse_unknown(unknown)
+    importlib.import_module("blobnet.files").check_working_folder()
     if getattr(options, "precision", "fp32") != "fp32":
         _check_precision(command, options)
     if options.command == "train":

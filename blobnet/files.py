@@ -86,7 +86,7 @@ def write(path: str | os.PathLike[str], image: bytes) -> None:
     Raises:
         FileError: the file cannot be written there, or the disk is full.
     """
-    subject, target = subject_of(path), Path(os.path.realpath(path))
+    subject, target = subject_of(path), _real(path)
     temporary = _temporary(target)
     with _writing(subject, target, len(image)):
         _check_target(subject, target)
@@ -114,7 +114,7 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
     Raises:
         FileError: another process holds it, or somebody else in this one.
     """
-    target = Path(os.path.realpath(path))
+    target = _real(path)
     lock = _lock_of(target)
     with contextlib.ExitStack() as stack:
         # NOTE: a process is never kept out by a lock of its own.
@@ -135,6 +135,24 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
         except (ImportError, OSError):
             pass
         yield
+
+
+def _real(path: str | os.PathLike[str]) -> Path:
+    """A path without links, from the root on."""
+    try:
+        return Path(os.path.realpath(path))
+    except OSError as error:
+        check_working_folder()
+        raise FileError(subject_of(path), "the path must be one that there can be", cause=error) from error
+
+
+def check_working_folder() -> None:
+    """Raises FileError where the working folder, that paths begin at, is gone, or may not be entered."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        rule = "the working folder must be there, and one that may be entered"
+        raise FileError(".", rule, cause=error.strerror, hint="change to another folder: cd ~, say.") from error
 
 
 def _lock_of(target: Path) -> Path:
@@ -169,7 +187,7 @@ def check_writable(path: str | os.PathLike[str], bytes_needed: int) -> None:
     Raises:
         FileError: no such folder, one that cannot be written to, a path that is no regular file, too little free space.
     """
-    subject, target = subject_of(path), Path(os.path.realpath(path))
+    subject, target = subject_of(path), _real(path)
     temporary = _temporary(target)
     with _writing(subject, target, bytes_needed):
         _check_target(subject, target)

@@ -14,6 +14,7 @@ from typing import Any
 
 from blobnet.blob import Pair as Pair
 from blobnet.errors import OptionError
+from blobnet.regular import LARGEST_COUNT
 
 Padding = int | str | tuple[int, ...] | tuple[Pair, ...]
 
@@ -157,10 +158,12 @@ def is_int(value: object, minimum: int) -> bool:
 
 
 def check_count(subject: str, name: str, value: Any) -> int:
-    """``value`` as Python's int; OptionError unless it is a whole number of at least 1."""
+    """``value`` as Python's int; OptionError unless it is a whole number of at least 1, as kernels have them."""
     if not is_int(value, 1):
         received = {name: repr(value)}  # So that '3' is no 3.
         raise OptionError(subject, f"{name} must be an int of at least 1", **received)
+    if value > LARGEST_COUNT:
+        raise OptionError(subject, f"{name} must be at most {LARGEST_COUNT}", **{name: value})
     return operator.index(value)
 
 

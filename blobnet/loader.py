@@ -286,7 +286,7 @@ class _Pace:
         """To be called behind each batch, with what happens when it is done."""
         self._number += 1
         self._under_way.append(consumed)
-        speed = (self._number - len(self._under_way)) / (time.perf_counter() - self._start)
+        speed = (self._number - len(self._under_way)) / max(1e-9, time.perf_counter() - self._start)
         while len(self._under_way) > max(1, min(BATCHES_AHEAD, _AHEAD_SECONDS * speed)):
             self._device.wait(self._under_way.popleft())
 

@@ -1,4 +1,7 @@
-"""Whether a path names a file: of a pipe one waits for ever, and of some devices there is no end."""
+"""Bounds: what is a file, how much memory what it holds may take, how far is counted.
+
+Of a pipe one waits for ever, and of some devices there is no end.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ import os
 import stat
 from pathlib import Path
 
+#: The largest count of samples, steps or units: what an int of OpenCL holds.
+LARGEST_COUNT = 2**31 - 1
+#: The memory that what a file holds may take: so many times its size, and this much in any case.
+MOST_UNPACKED, LEAST_MOST = 256, 1 << 30
 _OTHERS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -20,3 +27,11 @@ def check_regular(path: str | os.PathLike[str]) -> None:
     mode = Path(path).stat().st_mode
     if not stat.S_ISREG(mode):
         raise OSError(f"it is {_OTHERS.get(stat.S_IFMT(mode), 'something else')}, and no file")
+
+
+def most_memory(size: int) -> int:
+    """Bytes of memory that what is read of a file of ``size`` bytes may take, all of it together.
+
+    Packing makes small files of large arrays, but what is worth training on is no such thing.
+    """
+    return max(LEAST_MOST, MOST_UNPACKED * size)

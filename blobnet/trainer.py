@@ -287,7 +287,7 @@ class Trainer:
         while self.epoch < epochs and progress.stop is None:
             start = time.perf_counter()
             record, count = self._run_epoch(loader, data, sample_weights, progress, callbacks, verbose)
-            seconds = time.perf_counter() - start
+            seconds = max(1e-9, time.perf_counter() - start)  # A clock may stand still.
             if evaluator is not None and validation is not None:
                 world = self.step.world
                 with world.together("validation"), bar("validation", validation.count, verbose) as shown:

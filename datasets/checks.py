@@ -108,7 +108,7 @@ def classes_of_one_hot(y: Any, units: int | None = None) -> Any:
     """
     if len(y.shape) != 2 or y.shape[1] < 2 or y.dtype.kind not in "biuf" or units not in (None, y.shape[1]):
         return y
-    found = []
+    found = [np.empty(0, np.int64)]
     for _, rows in chunks(y):
         if not (((rows == 0) | (rows == 1)).all() and ((rows != 0).sum(axis=1) == 1).all()):
             return y

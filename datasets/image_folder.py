@@ -16,7 +16,7 @@ import numpy.typing as npt
 from blobnet.datasets.checks import chunks
 from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split, ignored_label
 from blobnet.datasets.picture_source import PictureSource
-from blobnet.datasets.picture_workers import Form, PictureWorkers
+from blobnet.datasets.picture_workers import SKIP_HINT, Form, PictureWorkers
 from blobnet.datasets.source import KEPT_BYTES, Source
 from blobnet.datasets.user_data import largest_class
 from blobnet.errors import DataError, FileError, OptionError, first_few, warn
@@ -367,8 +367,7 @@ def _readable(
         others = {"others": first_few([path for path, _ in errors[1:]], _MOST_NAMED)} if len(errors) > 1 else {}
         received = {"first": str(errors[0][1]).rstrip("."), **others}
         if not skip_unreadable:
-            hint = "skip_unreadable=True (--skip-unreadable) leaves such pictures out."
-            raise FileError(name, rule, **received, hint=hint)
+            raise FileError(name, rule, **received, hint=SKIP_HINT)
         warn(name, f"{rule} and are left out", **received)
     left = iter(forms)
     kept = {

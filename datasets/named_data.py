@@ -170,6 +170,8 @@ class NamedData:
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise DataError(where, "all arrays must have the same number of samples", samples=listed)
+        if 0 in counts.values():
+            raise DataError(where, "there must be at least one sample", arrays=", ".join(counts))
         samples, labels = found
         return NamedSplit(
             {name: _as_samples(array) for name, array in samples.items()},

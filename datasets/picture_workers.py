@@ -31,6 +31,10 @@ from blobnet.errors import BlobnetError, DataError, FileError, OptionError
 
 #: The (units, height, width) of a picture.
 Form = tuple[int, int, int]
+#: What is said where pictures cannot be read.
+SKIP_HINT = "skip_unreadable=True (--skip-unreadable) leaves such pictures out."
+#: Pictures that cannot be read, beyond which no more are looked at.
+_MOST_UNREADABLE = 1000
 #: Pictures that a worker is given at a time.
 _MOST_PICTURES = 8
 #: What shared memory begins with: which of its pictures a worker is at.
@@ -80,16 +84,28 @@ class PictureWorkers:
         Raises:
             OptionError: Pillow is not installed.
             DataError: a worker cannot start, or ended before it said.
+            FileError: a thousand cannot be read, and not all are to be looked at whole, to leave such out.
         """
         found: list[Form | FileError] = [(0, 0, 0)] * len(paths)
+        unreadable: list[FileError] = []
+
+        def keep(part: slice, forms: list[Form | FileError]) -> None:
+            found[part] = forms
+            unreadable.extend(form for form in forms if isinstance(form, FileError))
+            if len(unreadable) > _MOST_UNREADABLE and not is_whole:
+                first, rule = paths[part.start], "so many pictures cannot be read that no more are looked at"
+                received = {"unreadable": len(unreadable), "first": str(unreadable[0]).rstrip(".")}
+                raise FileError(str(first.parent), rule, **received, hint=SKIP_HINT)
 
         def look(worker: _Worker, part: slice) -> None:
-            found[part] = worker.ask("forms", paths[part], 0, has_size, is_whole)
+            keep(part, worker.ask("forms", paths[part], 0, has_size, is_whole))
 
         if self.count:
             self._share(len(paths), look)
         else:
-            found[:] = _forms(paths, None, has_size, is_whole)
+            for first in range(0, len(paths), _MOST_PICTURES):
+                part = slice(first, min(first + _MOST_PICTURES, len(paths)))
+                keep(part, _forms(paths[part], None, has_size, is_whole))
         return found
 
     def decode(self, paths: Sequence[Path], out: npt.NDArray[np.uint8]) -> None:
@@ -196,7 +212,10 @@ class _Worker:
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=room)  # noqa: SIM115 - it lives as long as the process
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         number = self._file.fileno()
-        command = [sys.executable, "-I", "-c", _PROGRAM, json.dumps([str(Path(entry).resolve()) for entry in sys.path])]
+        paths = list(sys.path)
+        with contextlib.suppress(OSError):  # The working folder may be gone.
+            paths = [str(Path(entry).resolve()) for entry in paths]
+        command = [sys.executable, "-I", "-c", _PROGRAM, json.dumps(paths)]
         try:
             # A session of its own: Ctrl-C in a terminal is the parent's, which then ends its workers.
             self.process = subprocess.Popen(
@@ -285,7 +304,8 @@ def _forms(paths: Sequence[Path], memory: _Memory | None, has_size: bool, is_who
         try:
             found.append(picture_form(path, has_size=has_size, is_whole=is_whole))
         except FileError as error:
-            found.append(error)
+            error.__cause__ = error.__context__ = None  # They hold on to all that was read, for each of thousands.
+            found.append(error.with_traceback(None))
     return found
 
 

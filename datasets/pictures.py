@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from blobnet.datasets.checks import check_arrays
 from blobnet.datasets.file_source import check_header, npy_header
 from blobnet.errors import DataError, FileError, OptionError
-from blobnet.regular import check_regular
+from blobnet.regular import MOST_UNPACKED, check_regular, most_memory
 
 # ITU-R 601-2 luma in 16-bit fixed point, as Pillow computes it.
 LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
@@ -29,6 +30,9 @@ _ORIENTATION, _FIRST_SIDEWAYS = 0x0112, 5
 # What Pillow reads by itself and by well-known libraries; whatever a file's name says, others could be in it. (For EPS,
 # it runs Ghostscript.)
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "WEBP", "TIFF", "JPEG2000", "AVIF", "DIB", "ICO", "TGA", "QOI")
+
+#: Bytes that decoding takes for each pixel: Pillow's four, in as many copies as turning and flattening make.
+_PIXEL_BYTES = 20
 
 _Result = TypeVar("_Result")
 
@@ -199,6 +203,10 @@ def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = 
         with Image.open(path, formats=_formats()) as picture:
             if least_side is not None:
                 picture.draft(None, (least_side, least_side))
+            needed, most = math.prod(picture.size) * _PIXEL_BYTES, most_memory(path.stat().st_size)
+            if needed > most:
+                rule = f"decoding a picture must take no more than {MOST_UNPACKED} times its file, or 1 GiB"
+                raise FileError(str(path), rule, pixels=math.prod(picture.size), bytes=needed, most=most)
             return use(picture)
     except FileError:
         raise

@@ -24,7 +24,7 @@ from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Rows, Source, Uni
 from blobnet.datasets.splits import as_split
 from blobnet.errors import BlobnetError, DataError, FileError, warn
 from blobnet.hdf5 import DAMAGE, MODEL_FORMAT, attribute, read_apart
-from blobnet.regular import check_regular
+from blobnet.regular import MOST_UNPACKED, check_regular, most_memory
 
 #: Keras's names for arrays, and blobnet's.
 KERAS_KEYS = {"x_train": "x", "y_train": "y"}
@@ -39,8 +39,6 @@ _FIRST_KEYS = ("x", "x_train")
 #: The filters that HDF5 and h5py bring: deflate, shuffle, Fletcher's checksum, szip, nbit, scale and offset, LZF.
 #: Others are code that HDF5 would look for in folders of the system.
 _FILTERS = (1, 2, 3, 4, 5, 6, 32000)
-#: The most bytes of memory that a byte of a file may stand for; deflate makes 1032 of one at most.
-_MOST_UNPACKED = 2048
 #: Bytes of an array beyond which it is said that it is read as a whole.
 _NOTED_BYTES = 1 << 30
 # Beyond this, whole numbers are surely meant as targets.
@@ -125,7 +123,10 @@ def npz_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, l
             raise ValueError("it is no whole zip archive")
         with path.open("rb") as plain, np.load(plain, allow_pickle=False) as file:
             found = list(file)
-            return {key: _npz_member(path, file, key, keys) for key in keys or found if key in found}, found
+            wanted = [key for key in keys or found if key in found]
+            members = {key: _member(file, key) for key in wanted}
+            _check_size(path, "all arrays", sum(item.file_size for item in members.values() if not _stays(item)))
+            return {key: _npz_member(path, file, key, keys) for key in wanted}, found
     except BlobnetError:
         raise
     # NotImplementedError: what zip archives may be, and zipfile does not read. RuntimeError: encryption.
@@ -133,10 +134,21 @@ def npz_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, l
         raise FileError(str(path), "the file must be a readable .npz file", reason=error) from error
 
 
-def _npz_member(path: Path, file: Any, key: str, keys: Sequence[str] | None) -> Array:
+def _member(file: Any, key: str) -> zipfile.ZipInfo:
+    """Where an array lies in an archive."""
     names = file.zip.namelist()
-    member = file.zip.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
-    _check_size(path, key, member.file_size)
+    found: zipfile.ZipInfo = file.zip.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
+    return found
+
+
+def _stays(member: zipfile.ZipInfo) -> bool:
+    """Whether an array of an archive is large and not packed: it is read from there, as it is asked for."""
+    is_plain = member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1
+    return is_plain and member.file_size > KEPT_BYTES
+
+
+def _npz_member(path: Path, file: Any, key: str, keys: Sequence[str] | None) -> Array:
+    member = _member(file, key)
 
     def whole() -> npt.NDArray[Any]:
         with file.zip.open(member) as packed:
@@ -145,15 +157,16 @@ def _npz_member(path: Path, file: Any, key: str, keys: Sequence[str] | None) -> 
 
     if member.file_size <= KEPT_BYTES or key == "class_names":
         return whole()
-    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+    if not _stays(member):
         _note_whole(path, key, member.file_size, "is compressed", "numpy.savez stores it as it is.")
         return whole()
+    with file.zip.open(member) as packed:
+        while packed.read(1 << 20):  # Which compares all of it with the archive's checksum; later reads do not.
+            pass
     with path.open("rb") as plain:
         # What lies in front of a member: 30 bytes, of which the last say how long its name and its notes are.
         plain.seek(member.header_offset)
         local = plain.read(30)
-        if len(local) < 30 or local[:4] != b"PK\x03\x04":
-            raise ValueError(f"the archive does not hold {member.filename} where it says")
         plain.seek(sum(struct.unpack("<HH", local[26:])), os.SEEK_CUR)
         return _stored(path, plain, key, _has_labels(key, keys), whole)
 
@@ -189,10 +202,10 @@ def _npy_file(path: Path, key: str, keys: Sequence[str] | None = KEYS) -> Arrays
 
 
 def _check_size(path: Path, key: str, size: int) -> None:
-    """Raises DataError for an array whose values in memory no packing makes of its file."""
-    most = max(KEPT_BYTES, _MOST_UNPACKED * path.stat().st_size)
+    """Raises DataError for arrays that take more memory than what a file holds may."""
+    most = most_memory(path.stat().st_size)
     if size > most:
-        rule = f"what is read into memory must not be more than {_MOST_UNPACKED} times as long as its file"
+        rule = f"what is read into memory must be no more than {MOST_UNPACKED} times its file, or 1 GiB"
         raise DataError(f"{path}, {key}", rule, bytes=size, most=most)
 
 

@@ -169,7 +169,7 @@ def _median_burst(run: Callable[[], None], device: Device, repeats: int) -> floa
     start = time.perf_counter()
     run()
     device.finish()
-    length = max(1, min(50, int(0.5 / (time.perf_counter() - start))))
+    length = max(1, min(50, int(0.5 / max(1e-3, time.perf_counter() - start))))
     times = []
     for _ in range(repeats):
         start = time.perf_counter()

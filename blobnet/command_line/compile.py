@@ -93,7 +93,7 @@ def _print_times(made: Compiled, program: Program, seconds: float) -> None:
         made.launch()
         made.device.finish()
         times.append(time.perf_counter() - start)
-    median = statistics.median(times)
+    median = max(1e-9, statistics.median(times))
     flops = sum(map(analysis.flops, program.statements))
     memory = FLOAT32.itemsize * sum(made.lowered.elements.values())
     steps = len(made.lowered.steps)

@@ -7,6 +7,7 @@ import re
 from typing import NoReturn
 
 from blobnet.loss_names import LOSS_NAMES, loss_named
+from blobnet.regular import LARGEST_COUNT
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
@@ -16,11 +17,13 @@ def _fail(rule: str, text: str) -> NoReturn:
 
 
 def count(text: str) -> int:
-    """An int of at least 1."""
+    """An int from 1 to LARGEST_COUNT."""
     try:
         value = int(text)
     except ValueError:
         value = 0
+    if value > LARGEST_COUNT:
+        _fail(f"a whole number of at most {LARGEST_COUNT}", text)
     return value if value >= 1 else _fail("a whole number of at least 1", text)
 
 

@@ -76,8 +76,8 @@ def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) 
     model: Any = file
     if not isinstance(model, onnx.ModelProto):
         own = files.subject_of(file)
-        subject, folder = subject or own, Path(own).resolve().parent
-        model = _parsed(Path(own), subject)
+        subject = subject or own
+        model, folder = _parsed(Path(own), subject), Path(own).resolve().parent
     subject = subject or "onnx"
     check(model, subject)
     for tensor in _tensors(model):

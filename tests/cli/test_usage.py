@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import blobnet as bn
 from blobnet import __version__, cli, datasets
 from blobnet.command_line.model_argument import known_models
 from blobnet.optimizers import Optimizer
@@ -343,3 +344,33 @@ except AttributeError as error:
     assert str(error) == "module 'blobnet' has no attribute 'nonsense'"
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("command", [["train", "lenet5", "--dataset", "digits"], ["plan", "lenet5"]])
+@pytest.mark.parametrize("size", [2**31, 2**63, 10**40])
+def test_counts_that_no_device_counts_to(run, command, size) -> None:
+    result = run(*command, "--batch-size", size)
+    assert result.status == 2
+    assert f"argument --batch-size: it must be a whole number of at most 2147483647, not '{size}'" in result.err
+
+
+def test_a_working_folder_that_is_gone(run, tmp_path, monkeypatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = run("predict", "m.h5", "x.png")
+    rule = "error: .: the working folder must be there, and one that may be entered. Received cause=No such file or "
+    assert (result.status, result.err) == (1, f"{rule}directory. Hint: change to another folder: cd ~, say.\n")
+    model = bn.Sequential([bn.layers.Input(2), bn.layers.Dense(2)])
+    with pytest.raises(bn.errors.FileError, match="the working folder must be there"):
+        model.save("m.h5")
+    model.save(tmp_path / "m.h5")
+    for read in (bn.load, bn.onnx.load):
+        with pytest.raises(bn.errors.FileError, match="there must be such a file"):
+            read("m.h5")
+
+
+def test_a_clock_that_stands_still(run, monkeypatch) -> None:
+    monkeypatch.setattr("time.perf_counter", lambda: 1000.0)
+    assert run("train", "lenet5", "--dataset", "digits", "--epochs", 1, "--output", "m.h5").status == 0
+    assert run("compile", "O[n, m] = +(A[n, k] * B[k, m])", "--shapes", "A=9x6", "B=6x5").status == 0

@@ -15,10 +15,10 @@ import h5py
 import numpy as np
 import pytest
 
-from blobnet import datasets
+from blobnet import datasets, regular
 from blobnet.datasets import user_data
 from blobnet.datasets.pictures import image_size
-from blobnet.errors import BlobnetError, DataError, FileError
+from blobnet.errors import BlobnetError, BlobnetWarning, DataError, FileError
 
 X, Y = np.arange(192, dtype=np.uint8).reshape(3, 1, 8, 8), np.arange(3)
 
@@ -71,7 +71,7 @@ def doubled(file: h5py.File) -> None:
 
 
 IN_ITSELF = "an array must lie in the file itself: links are not followed"
-SIZE = "what is read into memory must not be more than 2048 times as long as its file"
+SIZE = "what is read into memory must be no more than 256 times its file, or 1 GiB"
 HDF5: dict[Callable[[h5py.File], None], str] = {
     linked: rf"h5, x: {IN_ITSELF}\. Received link=ExternalLink, to='/x'",
     linked_softly: rf"h5, x: {IN_ITSELF}\. Received link=SoftLink, to='/elsewhere/x'\. Hint: file\[name\]",
@@ -84,7 +84,8 @@ HDF5: dict[Callable[[h5py.File], None], str] = {
 
 
 @pytest.mark.parametrize("change", HDF5)
-def test_hdf5(folder: Path, change: Callable[[h5py.File], None]) -> None:
+def test_hdf5(folder: Path, change: Callable[[h5py.File], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regular, "LEAST_MOST", 1 << 29)
     path = folder / "data.h5"
     with h5py.File(path, "w") as file:
         change(file)
@@ -177,7 +178,7 @@ def test_an_archive_that_unpacks_to_more_than_it_can(tmp_path: Path) -> None:
     place = data.index(b"PK\x01\x02")
     data[place + 24 : place + 28] = struct.pack("<I", 0xFFFFFFF0)
     path.write_bytes(data)
-    with pytest.raises(DataError, match=f"x: {SIZE}"):
+    with pytest.raises(DataError, match=f"all arrays: {SIZE}"):
         datasets.load(path)
 
 
@@ -230,3 +231,40 @@ def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (tmp_path / "code.png").read_bytes().startswith(b"%!PS")
     with pytest.raises(FileError, match=r"code\.png: the picture must be readable and whole.*cannot identify"):
         datasets.read_image(tmp_path / "code.png", (1, 8, 8))
+
+
+def test_arrays_that_are_too_much_together(tmp_path: Path) -> None:
+    """Each of them is not; what stays in the file takes no memory."""
+    path = tmp_path / "data.npz"
+    one = np.zeros((1 << 29, 1), np.uint8)
+    np.savez_compressed(path, x=one, x_test=one, y=np.zeros(1, np.uint8))
+    with pytest.raises(
+        DataError, match=rf"data\.npz, all arrays: {SIZE}\. Received bytes=10737422\d\d, most=1073741824"
+    ):
+        user_data.read_samples(path)
+
+
+def test_a_picture_that_is_larger_than_its_file(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new("1", (9_000, 9_000)).save(tmp_path / "a.png")
+    rule = "decoding a picture must take no more than 256 times its file, or 1 GiB. Received pixels=81000000, bytes="
+    for read in (image_size, lambda path: datasets.read_image(path, (1, 8, 8))):
+        with pytest.raises(FileError, match=re.escape(rule)):
+            read(tmp_path / "a.png")
+    image.new("1", (5_000, 5_000)).save(tmp_path / "b.png")
+    assert image_size(tmp_path / "b.png") == (5000, 5000)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_table_of_pictures_that_are_not_there(tmp_path: Path, workers: int) -> None:
+    pytest.importorskip("PIL")
+    rows = "".join(f"a{number}.png,b\n" for number in range(3000))
+    (tmp_path / "t.csv").write_text(f"path,label\n{rows}")
+    with pytest.raises(FileError, match="so many pictures cannot be read that no more are looked at") as found:
+        datasets.load(tmp_path / "t.csv", workers=workers)
+    assert str(found.value).endswith("Hint: skip_unreadable=True (--skip-unreadable) leaves such pictures out.")
+    with (
+        pytest.raises(DataError, match="every split must hold pictures that can be read"),
+        pytest.warns(BlobnetWarning),
+    ):
+        datasets.load(tmp_path / "t.csv", workers=workers, skip_unreadable=True)
