@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -239,3 +240,110 @@ def test_pictures_with_units_last_are_turned(
     # Without being asked to, nothing is turned.
     if "h" not in sizes:
         np.testing.assert_allclose(bn.onnx.load(path).predict(x)["y"], wanted[0], rtol=1e-4, atol=1e-5)
+
+
+def _resize(random: np.random.Generator, mode: str, coordinates: str, numbers: str) -> tuple[Any, tuple[int, ...]]:
+    """A Resize with random sizes, decimal scales or wanted sizes, and options."""
+    size, attributes = (
+        tuple(map(int, random.integers(3, 12, 2))),
+        {"mode": mode, "coordinate_transformation_mode": coordinates},
+    )
+    opset = {"tf_half_pixel_for_nn": 11, "ten": 10}.get(coordinates, 19)
+    if opset == 10:
+        attributes.pop("coordinate_transformation_mode")
+    elif mode == "nearest":
+        attributes["nearest_mode"] = str(random.choice(["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]))
+    if mode == "cubic":
+        attributes |= {"exclude_outside": int(random.integers(2)), "cubic_coeff_a": float(random.choice([-0.75, -0.5]))}
+    constants: dict[str, Any] = {"roi": np.zeros(0, np.float32)} if opset == 11 else {}
+    if coordinates == "tf_crop_and_resize":
+        attributes["extrapolation_value"] = 2.5
+        begin, end = random.uniform(-0.2, 0.4, 2), random.uniform(0.5, 1.3, 2)
+        constants["roi"] = np.array([0, 0, *begin, 1, 1, *end], np.float32)
+    elif opset == 19 and mode != "nearest":
+        attributes["antialias"] = int(random.integers(2))
+    while True:  # No axis keeps its size, in which onnxruntime heeds no region.
+        scales = np.array([1, 1, *random.uniform(0.3, 2.7, 2).round(int(random.integers(1, 3)))], np.float32)
+        wanted = (scales * np.float32((1, 2, *size))).astype(np.int64)
+        if wanted[2] != size[0] and wanted[3] != size[1]:
+            break
+    if numbers == "scales":
+        constants["scales"] = scales
+    else:
+        constants["sizes"] = wanted
+        if numbers != "sizes" and coordinates != "tf_crop_and_resize":
+            attributes |= {"keep_aspect_ratio_policy": numbers, "axes": [2, 3]}
+            constants["sizes"] = wanted[2:]
+    places = ["scales"] if opset == 10 else ["roi", "scales", "sizes"]
+    names = [name if name in constants else "" for name in places]
+    node = helper.make_node(
+        "Resize",
+        ["x", *names[: names.index("sizes") + 1 if "sizes" in names else -1 if len(names) > 2 else None]],
+        ["y"],
+        "it",
+        **attributes,
+    )
+    return graph_of([node], {"x": ("N", 2, *size)}, {"y": None}, constants, opset=opset), size
+
+
+_COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_crop_and_resize",
+    "tf_half_pixel_for_nn",
+)
+
+
+@pytest.mark.parametrize("coordinates", [*_COORDINATES, "ten"])
+def test_resize_gives_what_onnxruntime_does(coordinates: str) -> None:
+    """Sizes and values, for decimal scales in all modes; those of operator set 10 too."""
+    runtime = pytest.importorskip("onnxruntime")
+    random, compared = np.random.default_rng(1), 0
+    of_sizes = [] if coordinates in ("ten", "tf_half_pixel_for_nn") else ["sizes", "policy"]
+    for mode in ("nearest", "linear") if coordinates == "ten" else ("nearest", "linear", "cubic"):
+        for numbers in ("scales", *of_sizes):
+            numbers = str(random.choice(["not_larger", "not_smaller"])) if numbers == "policy" else numbers
+            model, size = _resize(random, mode, coordinates, numbers)
+            x = random.standard_normal((1, 2, *size)).astype(np.float32)
+            with contextlib.suppress(runtime.capi.onnxruntime_pybind11_state.NotImplemented):
+                session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+                (wanted,) = session.run(None, {"x": x})
+                found = bn.onnx.Session(model).predict(x)
+                assert found.shape == wanted.shape, model.graph.node
+                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5, err_msg=str(model.graph.node))
+                compared += 1
+    assert compared >= (5 if of_sizes else 2)
+
+
+@pytest.mark.parametrize("scale", [0.7, 1.1, 2.6, 0.45])
+def test_resize_gives_the_sizes_and_values_of_pytorch(scale: float) -> None:
+    functional = pytest.importorskip("torch.nn.functional")
+    torch = pytest.importorskip("torch")
+    x = torch.randn(1, 2, 10, 10, generator=torch.Generator().manual_seed(0))
+    forms: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "nearest": ({}, {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+        "bilinear": ({"align_corners": True}, {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+        "bicubic": (
+            {"antialias": True},
+            {"mode": "cubic", "antialias": 1, "exclude_outside": 1, "cubic_coeff_a": -0.5},
+        ),
+    }
+    for mode, (settings, attributes) in forms.items():
+        wanted = functional.interpolate(x, scale_factor=scale, mode=mode, **settings).numpy()
+        node = helper.make_node("Resize", ["x", "", "scales"], ["y"], **attributes)
+        constants = {"scales": np.array([1, 1, scale, scale], np.float32)}
+        model = graph_of([node], {"x": ("N", 2, 10, 10)}, {"y": None}, constants, opset=19)
+        found = bn.onnx.Session(model).predict(x.numpy())
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5, err_msg=mode)
+
+
+def test_a_resize_that_keeps_all_sizes_changes_nothing() -> None:
+    """As in PyTorch and onnxruntime, whatever the scale."""
+    x = np.random.default_rng(3).standard_normal((2, 2, 5, 4)).astype(np.float32)
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
+    model = graph_of([node], {"x": ("N", 2, 5, 4)}, {"y": None}, {"scales": np.array([1, 1, 1.1, 1.2], np.float32)})
+    np.testing.assert_array_equal(bn.onnx.Session(model).predict(x), x)
