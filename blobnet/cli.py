@@ -547,8 +547,8 @@ def _add_predict(parser: Parser) -> None:
         "images",
         metavar="IMAGE",
         nargs="+",
-        help=f"a {PICTURE_KINDS} picture (needs Pillow), a .npy array, a folder of these, or a .npz, HDF5 or .npy file "
-        "of samples (x_test, else x)",
+        help=f"a picture ({PICTURE_KINDS}; needs Pillow), a .npy array, a folder of these, or a .npz, HDF5 or .npy "
+        "file of samples (x_test, else x)",
     )
     parser.add_argument(
         "--top", metavar="K", type=option_types.count, default=1, help="show the K best classes of each (default: 1)"

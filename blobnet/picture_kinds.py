@@ -1,10 +1,33 @@
-"""The kinds of pictures that folders may hold; the command line's help takes nothing heavier."""
+"""The kinds of pictures that are read, by their files' suffixes; the command line's help takes nothing heavier.
+
+Pillow's own list of suffixes is not used: it names video, PDF and HDF5 as well, and EPS, for which it runs Ghostscript.
+"""
 
 from __future__ import annotations
 
-_SUFFIXES = {"PNG": (".png",), "JPEG": (".jpg", ".jpeg"), "WebP": (".webp",), "BMP": (".bmp",)}
-
-#: What files of pictures end in.
-PICTURE_SUFFIXES = tuple(suffix for suffixes in _SUFFIXES.values() for suffix in suffixes)
-#: The kinds, for messages: ``PNG, JPEG, WebP or BMP``.
-PICTURE_KINDS = " or ".join((", ".join([*_SUFFIXES][:-1]), [*_SUFFIXES][-1]))
+#: The suffixes of each format, by Pillow's names of formats. Pillow reads them itself, by well-known libraries, or by a
+#: plug-in. Whatever a file's name says, others could be in it, and are refused.
+_SUFFIXES = {
+    "PNG": ".png .apng",
+    "JPEG": ".jpg .jpeg .jpe .jfif .mpo",
+    "WEBP": ".webp",
+    "BMP": ".bmp",
+    "DIB": ".dib",
+    "GIF": ".gif",
+    "TIFF": ".tif .tiff",
+    "PPM": ".ppm .pgm .pbm .pnm",
+    "JPEG2000": ".jp2 .j2k .jpc .jpf .jpx .j2c",
+    "ICO": ".ico",
+    "TGA": ".tga .icb .vda .vst",
+    "QOI": ".qoi",
+    "AVIF": ".avif .avifs",
+    "HEIF": ".heic .heics .heif .heifs .hif",
+}
+#: The format of each suffix, which is in lower case.
+FORMATS = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
+#: The plug-in that reads a format where Pillow itself, or an old one, does not: its module and its package.
+PLUGINS = {"HEIF": ("pillow_heif.HeifImagePlugin", "pillow-heif"), "AVIF": ("pillow_avif", "pillow-avif-plugin")}
+#: Formats whose pictures hold the values that were written, which masks need.
+LOSSLESS = ("PNG", "BMP", "DIB", "GIF", "TIFF", "PPM", "TGA", "QOI")
+#: The kinds, for people.
+PICTURE_KINDS = "PNG, JPEG, WebP, TIFF, GIF, BMP, ..."

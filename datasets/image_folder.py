@@ -2,49 +2,61 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import itertools
-import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet.datasets.checks import chunks
+from blobnet.datasets.class_names import (
+    CLASS_FILE,
+    CLASS_INDEX,
+    class_file,
+    listed_classes,
+    note_alike,
+    numbered_labels,
+)
 from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split, ignored_label
+from blobnet.datasets.listing import Listing, has_pictures, subfolders
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.picture_workers import SKIP_HINT, Form, PictureWorkers
 from blobnet.datasets.source import KEPT_BYTES, Source
+from blobnet.datasets.split_names import SPLIT_NAMES, split_like, split_named
 from blobnet.datasets.user_data import largest_class
 from blobnet.errors import DataError, FileError, OptionError, first_few, warn
 from blobnet.geometry import is_int
-from blobnet.picture_kinds import PICTURE_KINDS, PICTURE_SUFFIXES
+from blobnet.picture_kinds import FORMATS, LOSSLESS
 from blobnet.regular import check_regular
 
 TABLE_SUFFIXES = (".csv",)
-#: Files that name the classes in the order of their numbers: a name a line, or JSON with the number of each name.
-CLASS_FILE, CLASS_INDEX = "classes.txt", "class_index.json"
-#: What a folder or a row of a table may be called that belongs to a part of the data.
-PARTS = {"train": "train", "test": "test", "val": "validation", "valid": "validation", "validation": "validation"}
 #: How the columns of a table may be called.
 _PATH_COLUMNS, _LABEL_COLUMNS = ("path", "file", "filename", "image"), ("label", "class")
-#: Digits of a label that is a number, and not a name of digits.
-_MOST_DIGITS = 18
 #: Pictures up to which processes to look at them take longer to start than they would save.
 FEW_PICTURES = 512
 
-#: The folders of pictures and of their masks, and what masks may be: kinds of files that keep values as they are.
-PICTURES, MASKS, MASK_SUFFIXES = "images", "masks", (".png", ".bmp")
+#: The folders of pictures and of their masks, in any case; and what else people call them.
+PICTURES, MASKS = "images", "masks"
+_CLASS_FILES = (CLASS_FILE, CLASS_INDEX)
+_LIKE_PICTURES = ("image", PICTURES, "img", "imgs", "pictures", "photos", "jpegimages")
+_LIKE_MASKS = ("mask", MASKS, "labels", "annotations", "segmentation", "segmentations", "segmentationclass", "gt")
 
+#: What to do about splits without classes.
+_FLAT_SPLIT = "put its pictures into a folder for each class, or name their classes in a CSV file (path, label, split)."
 #: Pictures that cannot be read which an error or a warning names.
 _MOST_NAMED = 20
 
 #: Pictures with their class numbers, and pictures with the files of their masks.
 Pictures = list[tuple[Path, int]]
 Masked = list[tuple[Path, Path]]
+#: The pictures in folders, by their names without suffixes.
+_Stems = dict[Path, dict[str, list[Path]]]
 _Label = TypeVar("_Label", int, Path)
 _Parts = Mapping[str, list[tuple[Path, _Label]]]
 
@@ -59,16 +71,17 @@ def read_image_folder(
 ) -> Dataset:
     """Read ``folder/<class>/*.png``, or ``folder/train/<class>/*.png`` with ``folder/test`` and ``folder/val`` beside.
 
-    ``val`` may also be ``valid`` or ``validation``; it and ``test`` may be missing. Classes are numbered in the order
-    of their sorted names, or of the lines of a file ``classes.txt`` in the folder, or as its ``class_index.json`` says:
-    ``{"cat": 0}``, ``{"0": "cat"}`` or ``{"0": ["cat", "what it is"]}``. x is uint8, (N, 1, H, W) if every picture is
-    gray, else (N, 3, H, W): an array if that takes up to 64 MB, else a :class:`Source` that decodes pictures when they
-    are asked for. Files that are no pictures by their name, and hidden ones, are left out.
+    The splits may have the other names of SPLIT_NAMES, in any case; all but ``train`` may be missing. Pictures in
+    folders below a class's belong to the class. Classes are numbered in the order of their sorted names, or of the
+    lines of a file ``classes.txt`` in the folder, or as its ``class_index.json`` says: ``{"cat": 0}``, ``{"0": "cat"}``
+    or ``{"0": ["cat", "what it is"]}``. x is uint8, (N, 1, H, W) if every picture is gray, else (N, 3, H, W): an array
+    if that takes up to 64 MB, else a :class:`Source` that decodes pictures when they are asked for. A warning says how
+    many files of which suffixes are left out. Hidden ones are, too.
 
-    Where the folders are ``images`` and ``masks`` instead of classes, each picture has a mask of its size and of its
-    name, but for the suffix: a PNG or BMP whose gray values, or indices into a palette, are the class numbers of the
-    positions, or 255 for those that take no part. A file of classes then names the numbers. y is uint8, (N, H, W);
-    where pictures are resized, masks take the nearest position's number.
+    Where the folders are ``images`` and ``masks`` instead of classes, each picture has a mask of its size, its place
+    and its name, but for the suffix, in a format that keeps values: its gray values, or indices into a palette, are the
+    class numbers of the positions, or 255 for those that take no part. A file of classes then names the numbers. y is
+    uint8, (N, H, W); where pictures are resized, masks take the nearest position's number.
 
     Args:
         folder: what to read.
@@ -85,31 +98,87 @@ def read_image_folder(
         DataError: no classes, a class without pictures, a test class that is not trained, or pictures of several sizes;
             a picture without a mask, a mask of another size, or with a number that is no class.
     """
-    found = [part.name for part in _subfolders(folder)]
-    is_split = "train" in found and set(found) <= set(PARTS)
-    if is_split and len({PARTS[name] for name in found}) < len(found):
-        rule = "only one folder may hold the pictures to validate with"
-        raise DataError(str(folder), rule, found=[name for name in found if PARTS[name] == "validation"])
-    folders = {PARTS[name]: folder / name for name in found} if is_split else {"train": folder}
-    trained = [part.name for part in _subfolders(folders["train"])]
-    if {PICTURES, MASKS} <= set(trained):
-        masked: dict[str, Masked] = {part: _find_masked(folders[part]) for part in folders}
+    listing = Listing()
+    folders = _split_folders(folder, listing)
+    trained = listing.folders(folders["train"], _CLASS_FILES)
+    if _pair_of_masks(folders["train"], trained):
+        masked: dict[str, Masked] = {part: _find_masked(own, listing) for part, own in folders.items()}
+        listing.say(str(folder))
         return _masked_dataset(folder, masked, size, workers, skip_unreadable, units)
     if not trained:
-        rule, hint = f"it must hold one folder of {PICTURE_KINDS} pictures for each class", None
-        if not is_split and _files(folder, PICTURE_SUFFIXES):
-            hint = f"pictures lie in it itself: if they are those of one class, give the folder above, {folder.parent}."
+        rule, hint = "it must hold one folder of pictures for each class", None
+        if has_pictures(folders["train"]):
+            hint = "pictures lie in it itself: if they are those of one class, give the folder above, "
+            hint = f"{hint}{folder.parent}." if folders["train"] == folder else _FLAT_SPLIT
         raise DataError(str(folders["train"]), rule, hint=hint)
-    class_names = _listed_classes(folder) or trained
-    for name in trained:
+    names = [each.name for each in trained]
+    class_names = listed_classes(folder) or names
+    for name in names:
         if name not in class_names:
-            raise DataError(str(_class_file(folder)), "every class must stand in it", missing=name, names=class_names)
-    pictures: dict[str, Pictures] = {
-        part: _find_pictures(folders[part], part, class_names)
-        for part in ("train", "validation", "test")
-        if part in folders
-    }
+            raise DataError(str(class_file(folder)), "every class must stand in it", missing=name, names=class_names)
+    note_alike(str(folder), names)
+    pictures: dict[str, Pictures] = {}
+    for part, own in folders.items():
+        classes = trained if part == "train" else listing.folders(own, _CLASS_FILES)
+        pictures[part] = _find_pictures(classes, part, class_names, listing)
+    if len(trained) == 1 and subfolders(trained[0]) and not has_pictures(trained[0]):
+        hint = f"did you mean {trained[0]}?"
+        warn(str(folder), f"all pictures lie below {trained[0].name}, which is taken for the only class", hint=hint)
+    listing.say(str(folder))
     return _dataset(folder.resolve().name, pictures, class_names, size, workers, skip_unreadable, units)
+
+
+def _split_folders(folder: Path, listing: Listing) -> dict[str, Path]:
+    """The folder of each split, in the order of SPLIT_NAMES; the folder itself where it holds classes.
+
+    Folders that are called like splits are some where they hold folders themselves, or where there are no others.
+
+    Raises:
+        DataError: a folder beside those of splits is none by its name; there is no ``train``, or two of one split.
+    """
+    found = subfolders(folder)
+    like = [each for each in found if split_like(each.name)]
+    is_named = any(split_named(each.name) for each in like)
+    hold_classes = any(subfolders(each) and not has_pictures(each) for each in like)
+    if not (hold_classes and (is_named or len(like) > 1)) and not (is_named and len(like) == len(found)):
+        return {"train": folder}
+    listing.folders(folder, _CLASS_FILES)
+    splits: dict[str, Path] = {}
+    for each in found:
+        split = split_named(each.name)
+        if split is None and (each in like or Listing().pictures(each)):
+            mean = split_like(each.name)
+            rule = "folders of splits must be called train, val or test, and there must be no others beside them"
+            hint = "move it elsewhere; or, where all are classes, let their pictures lie in them without more folders."
+            hint = f"did you mean {mean}/?" if mean else hint
+            raise DataError(str(each), rule, found=[other.name for other in found], hint=hint)
+        if split is None:
+            listing.leave_out(f"folder {each.name}/")
+        elif split in splits:
+            rule = f"only one folder may hold the {split} split"
+            raise DataError(str(folder), rule, found=[splits[split].name, each.name])
+        else:
+            splits[split] = each
+    if "train" not in splits:
+        hint = f"{found[0]} by itself is a data set, to measure on, say."
+        raise DataError(str(folder), "there must be a folder train", found=[each.name for each in found], hint=hint)
+    return {split: splits[split] for split in SPLIT_NAMES if split in splits}
+
+
+def _pair_of_masks(folder: Path, found: Sequence[Path]) -> bool:
+    """Whether folders are those of pictures and masks, and not of classes.
+
+    Raises:
+        DataError: they are called like these.
+    """
+    names = {each.name.lower(): each.name for each in found}
+    if {PICTURES, MASKS} <= set(names):
+        return True
+    like = [next((names[word] for word in words if word in names), None) for words in (_LIKE_PICTURES, _LIKE_MASKS)]
+    if all(like):
+        rule = "folders of pictures and their masks must have their names, and classes other ones"
+        raise DataError(str(folder), rule, found=like, hint=f"did you mean {PICTURES}/ and {MASKS}/?")
+    return False
 
 
 def read_picture_table(
@@ -124,20 +193,11 @@ def read_picture_table(
 
     Commas, semicolons or tabs part them. Paths are relative to the file's folder. Classes are numbered in the order of
     their sorted names (as numbers if all are whole numbers), or of a file of classes beside it, which labels may also
-    number from 0 on. The split is ``train``, ``test`` or ``val``. The rest is as in
+    number from 0 on. The split has a name of SPLIT_NAMES. Where there is no such file, backslashes part folders, and
+    the name's only picture with a suffix is taken. The file is UTF-8, or UTF-16 with its mark. The rest is as in
     :func:`read_image_folder`.
     """
-    try:
-        check_regular(path)
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            start = file.readline()
-            file.seek(0)
-            # Where a comma stands in numbers, programs write semicolons between columns.
-            delimiter = max(",;\t", key=start.count)
-            reader = csv.reader(file, skipinitialspace=True, delimiter=delimiter)
-            columns, rows = [name.strip() for name in next(reader, ())], [row for row in reader if row]
-    except (OSError, ValueError, csv.Error) as error:
-        raise FileError(str(path), "the file must be a readable CSV file", reason=error) from error
+    columns, rows = _cells(path)
     lower = [name.lower() for name in columns]
     place_of_path, place_of_label = (
         next((lower.index(name) for name in names if name in lower), None) for names in (_PATH_COLUMNS, _LABEL_COLUMNS)
@@ -146,122 +206,113 @@ def read_picture_table(
         hint = "the first line names the columns; split (train, test or val) may be a third one."
         raise DataError(str(path), "it must have the columns path and label", columns=columns, hint=hint)
     parts: dict[str, list[tuple[Path, str]]] = {"train": []}
+    stems: _Stems = {}
     for number, row in enumerate(rows, 2):
         cells = [cell.strip() for cell in row[: len(columns)]] + [""] * (len(columns) - len(row))
-        part = cells[lower.index("split")].lower() if "split" in lower else "train"
-        if not cells[place_of_path] or not cells[place_of_label] or part not in PARTS:
+        part = split_named(cells[lower.index("split")] if "split" in lower else "train")
+        if not cells[place_of_path] or not cells[place_of_label] or part is None:
             rule = "every row must have a path and a label, and its split must be train, test or val"
             raise DataError(f"{path}, row {number}", rule, row=cells)
-        parts.setdefault(PARTS[part], []).append((path.parent / cells[place_of_path], cells[place_of_label]))
+        file = _meant_file(path.parent / cells[place_of_path], stems)
+        parts.setdefault(part, []).append((file, cells[place_of_label]))
     if not parts["train"]:
         raise DataError(str(path), "it must name pictures to train on", rows=len(rows))
     labels = {label for pictures in parts.values() for _, label in pictures}
-    class_names, number_of = _numbered(path, labels, {label for _, label in parts["train"]})
+    class_names, number_of = numbered_labels(path, labels, {label for _, label in parts["train"]})
     numbered = {part: [(file, number_of[label]) for file, label in pictures] for part, pictures in parts.items()}
     return _dataset(path.stem, numbered, class_names, size, workers, skip_unreadable, units)
 
 
-def _numbered(path: Path, labels: set[str], trained: set[str]) -> tuple[list[str], dict[str, int]]:
-    """The names of the classes, and the number of each label."""
-    listed = _listed_classes(path.parent)
-    are_numbers = all(label.isdecimal() and len(label) <= _MOST_DIGITS for label in labels)
-    if listed and labels <= set(listed):
-        return listed, {name: number for number, name in enumerate(listed)}
-    if listed and are_numbers and all(int(label) < len(listed) for label in labels):
-        return listed, {label: int(label) for label in labels}
-    if listed:
-        rule = f"every label must stand in {_class_file(path.parent).name}, or be a class's number there, from 0 on"
-        wrong = next(label for label in sorted(labels) if label not in listed)
-        raise DataError(str(path), rule, label=wrong, names=listed)
-    if labels != trained:
-        rule = "every class of the other splits must be trained"
-        raise DataError(str(path), rule, label=min(labels - trained), classes=sorted(trained))
-    names = sorted(labels, key=(lambda label: (int(label), label)) if are_numbers else str)
-    return names, {name: number for number, name in enumerate(names)}
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    """The folders in a folder, sorted by name, without hidden ones and what macOS leaves in archives."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__MACOSX")))
-
-
-def _class_file(folder: Path) -> Path:
-    """The file that names the classes, if there is one."""
-    return next((path for name in (CLASS_FILE, CLASS_INDEX) if (path := folder / name).is_file()), folder / CLASS_FILE)
-
-
-def _listed_classes(folder: Path) -> list[str]:
-    """The names in the file for them; empty if there is none.
+def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The names of the columns of a table, and its rows.
 
     Raises:
-        FileError: it cannot be read.
-        DataError: it names a class twice, or none.
+        FileError: it is no CSV file.
     """
-    path = _class_file(folder)
-    if not path.is_file():
-        return []
     try:
-        text = path.read_text("utf-8")
-        is_index = path.name == CLASS_INDEX
-        names = _indexed(json.loads(text)) if is_index else [line.strip() for line in text.splitlines() if line.strip()]
-    except (OSError, ValueError, RecursionError) as error:
-        raise FileError(str(path), "the file must be readable text", reason=error) from error
-    if not names or len(set(names)) < len(names):
-        raise DataError(str(path), "it must name each class once", names=names)
-    return names
+        check_regular(path)
+        with path.open("rb") as start:
+            is_wide = start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        with path.open(newline="", encoding="utf-16" if is_wide else "utf-8-sig") as file:
+            first = file.readline()
+            file.seek(0)
+            # Where a comma stands in numbers, programs write semicolons between columns.
+            delimiter = max(",;\t", key=first.count)
+            reader = csv.reader(file, skipinitialspace=True, delimiter=delimiter)
+            return [name.strip() for name in next(reader, ())], [row for row in reader if row]
+    except (OSError, ValueError, csv.Error) as error:
+        hint = "save it as UTF-8." if isinstance(error, UnicodeError) else None
+        raise FileError(str(path), "the file must be a readable CSV file", reason=error, hint=hint) from error
 
 
-def _indexed(index: Any) -> list[str]:
-    """The names in an index of classes, in the order of their numbers.
+def _meant_file(path: Path, stems: _Stems) -> Path:
+    """The file that a name in a table means, where there is none of this name.
 
-    Raises:
-        ValueError: it does not number names from 0 on.
+    Windows writes backslashes between folders; lists of identifiers leave the suffixes out. ``stems`` is kept for the
+    next name.
     """
-    found: dict[int, Any] = {}
-    for key, value in index.items() if isinstance(index, dict) else ():
-        number, name = (value, key) if isinstance(value, int) else (int(key) if key.isdecimal() else -1, value)
-        found[number] = name[0] if isinstance(name, list) and name else name
-    names = [found.get(number) for number in range(len(found))]
-    if not found or len(found) < len(index) or not all(isinstance(name, str) for name in names):
-        raise ValueError('it must number names from 0 on, as {"cat": 0, "dog": 1} or {"0": "cat", "1": "dog"} do')
-    return [str(name) for name in names]
+    if (path.suffix.lower() in FORMATS and "\\" not in str(path)) or path.exists():
+        return path
+    meant = Path(str(path).replace("\\", "/"))
+    if meant.exists() or not meant.parent.is_dir():
+        return meant
+    if meant.parent not in stems:
+        stems[meant.parent] = defaultdict(list)
+        for file in meant.parent.iterdir():
+            if file.suffix.lower() in FORMATS:
+                stems[meant.parent][file.stem].append(file)
+    found = stems[meant.parent].get(meant.name, [])
+    return found[0] if len(found) == 1 else meant
 
 
-def _find_pictures(folder: Path, part: str, class_names: Sequence[str]) -> Pictures:
+def _find_pictures(folders: Sequence[Path], part: str, class_names: Sequence[str], listing: Listing) -> Pictures:
     """The pictures of every class, each with its class number."""
     found: Pictures = []
-    for subfolder in _subfolders(folder):
-        if subfolder.name not in class_names:
+    for folder in folders:
+        if folder.name not in class_names:
             rule = f"every class of the {part} split must be trained"
-            raise DataError(str(subfolder), rule, classes=class_names)
-        pictures = _files(subfolder, PICTURE_SUFFIXES)
+            raise DataError(str(folder), rule, classes=class_names)
+        _check_no_splits(folder, f"{{}}/{folder.name}" if len(folders) > 1 else str(folder))
+        pictures = listing.pictures(folder)
         if not pictures:
-            raise DataError(str(subfolder), f"the folder of a class must hold {PICTURE_KINDS} pictures")
-        found += [(path, class_names.index(subfolder.name)) for path in pictures]
+            raise DataError(str(folder), "the folder of a class must hold pictures", **listing.received)
+        found += [(path, class_names.index(folder.name)) for path in pictures]
     return found
 
 
-def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
-    """The files in a folder that end so, sorted, without hidden ones."""
-    return sorted(
-        path for path in folder.iterdir() if path.suffix.lower() in suffixes and not path.name.startswith(".")
-    )
+def _check_no_splits(folder: Path, form: str) -> None:
+    """Raises DataError where a folder of pictures holds but those of splits, which would become one."""
+    found = [each.name for each in subfolders(folder)]
+    if found and all(map(split_named, found)):
+        hint = f"did you mean {' and '.join(dict.fromkeys(form.format(name) for name in found))}?"
+        raise DataError(str(folder), "folders of splits must hold those of classes, or masks", found=found, hint=hint)
 
 
-def _find_masked(folder: Path) -> Masked:
+def _find_masked(folder: Path, listing: Listing) -> Masked:
     """The pictures of a folder, each with its mask."""
+    found = {each.name.lower(): each for each in listing.folders(folder, _CLASS_FILES)}
     for name in (PICTURES, MASKS):
-        if not (folder / name).is_dir():
+        if name not in found:
             raise DataError(str(folder), f"it must hold the folders {PICTURES} and {MASKS}", missing=name)
-    pictures = _files(folder / PICTURES, PICTURE_SUFFIXES)
+        _check_no_splits(found[name], f"{{}}/{name}")
+    for name in set(found) - {PICTURES, MASKS}:
+        listing.leave_out(f"folder {found[name].name}/")
+    pictures = listing.pictures(found[PICTURES])
     if not pictures:
-        raise DataError(str(folder / PICTURES), f"it must hold {PICTURE_KINDS} pictures")
-    masks = {path.stem: path for path in _files(folder / MASKS, MASK_SUFFIXES)}
-    missing = [path for path in pictures if path.stem not in masks]
+        raise DataError(str(found[PICTURES]), "it must hold pictures", **listing.received)
+    masks = {_key(found[MASKS], path): path for path in listing.pictures(found[MASKS], LOSSLESS)}
+    keys = [_key(found[PICTURES], path) for path in pictures]
+    missing = [key for key in keys if key not in masks]
     if missing:
-        rule = "each picture must have a mask of its name, a PNG or BMP file"
-        raise DataError(str(folder / MASKS), rule, missing=len(missing), of=len(pictures), first=missing[0].stem)
-    return [(path, masks[path.stem]) for path in pictures]
+        rule = f"each picture must have a mask of its name, of a format that keeps values ({', '.join(LOSSLESS)})"
+        raise DataError(str(found[MASKS]), rule, missing=len(missing), of=len(pictures), first=missing[0])
+    listing.leave_out(f"of {found[MASKS].name}/ without a picture", len(set(masks) - set(keys)))
+    return [(path, masks[key]) for path, key in zip(pictures, keys, strict=True)]
+
+
+def _key(folder: Path, path: Path) -> str:
+    """What a picture and its mask have in common: their place in their folders, without the suffix."""
+    return str(path.relative_to(folder).with_suffix(""))
 
 
 def _dataset(
@@ -296,7 +347,7 @@ def _masked_dataset(
     units: int | None,
 ) -> Dataset:
     """Pictures with masks as a data set, called as their folder."""
-    name, class_names = folder.resolve().name, _listed_classes(folder)
+    name, class_names = folder.resolve().name, listed_classes(folder)
     crew = _crew(parts, size, workers)
     pairs = [pair for pictures in parts.values() for pair in pictures]
     each = crew.forms([path for pair in pairs for path in pair], has_size=True, is_whole=skip_unreadable)
@@ -313,7 +364,7 @@ def _masked_dataset(
     y = _parted(masks, PictureSource(list(itertools.chain(*masks.values())), form[1:], None, crew, name))
     splits = {part: Split(x[part], y[part], _files_of(kept[part])) for part in kept}
     for part, split in splits.items():
-        _check_masks(split, masks[part], class_names, _class_file(folder).name)
+        _check_masks(split, masks[part], class_names, class_file(folder).name)
     largest = largest_class(name, [*splits.values()])
     if not largest:
         rule = "masks must hold at least two classes, to learn what tells them apart"
@@ -367,7 +418,10 @@ def _readable(
         others = {"others": first_few([path for path, _ in errors[1:]], _MOST_NAMED)} if len(errors) > 1 else {}
         received = {"first": str(errors[0][1]).rstrip("."), **others}
         if not skip_unreadable:
-            raise FileError(name, rule, **received, hint=SKIP_HINT)
+            hint = SKIP_HINT
+            if not errors[0][0].exists():
+                hint = f"paths in a table start from the folder that it lies in. {hint}"
+            raise FileError(name, rule, **received, hint=hint)
         warn(name, f"{rule} and are left out", **received)
     left = iter(forms)
     kept = {

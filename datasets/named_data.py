@@ -12,6 +12,7 @@ import numpy.typing as npt
 from blobnet.datasets.checks import classes_of_one_hot
 from blobnet.datasets.dataset import IGNORED_LABEL, sampled_statistics
 from blobnet.datasets.source import AsSamples, Source
+from blobnet.datasets.split_names import SPLIT_NAMES
 from blobnet.datasets.user_data import (
     HDF5_SUFFIXES,
     KEYS,
@@ -26,7 +27,7 @@ from blobnet.datasets.user_data import (
 from blobnet.errors import DataError, OptionError
 
 #: What follows a name in those of the arrays of a split.
-_ENDINGS = {"_train": "train", "_val": "val", "_valid": "val", "_validation": "val", "_test": "test"}
+_ENDINGS = {f"_{name}": {"validation": "val"}.get(split, split) for split, own in SPLIT_NAMES.items() for name in own}
 #: What errors call the splits.
 _SPLITS = {"train": "", "val": " (validation)", "test": " (test)"}
 

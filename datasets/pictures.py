@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import math
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from blobnet.datasets.checks import check_arrays
 from blobnet.datasets.file_source import check_header, npy_header
 from blobnet.errors import DataError, FileError, OptionError
+from blobnet.picture_kinds import FORMATS, PLUGINS
 from blobnet.regular import MOST_UNPACKED, check_regular, most_memory
 
 # ITU-R 601-2 luma in 16-bit fixed point, as Pillow computes it.
@@ -27,9 +29,8 @@ _GRAYS, _PALETTES = ("1", "L", "LA", "La"), ("P", "PA")
 # The EXIF tag that says how a camera was held; from 5 on, on its side.
 _ORIENTATION, _FIRST_SIDEWAYS = 0x0112, 5
 
-# What Pillow reads by itself and by well-known libraries; whatever a file's name says, others could be in it. (For EPS,
-# it runs Ghostscript.)
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "WEBP", "TIFF", "JPEG2000", "AVIF", "DIB", "ICO", "TGA", "QOI")
+# What files of formats that plug-ins read have in common: where, and which ones.
+_BRANDED, _BRANDS = b"ftyp", {b"avif": "AVIF", b"avis": "AVIF", **dict.fromkeys((b"heic", b"heix", b"mif1"), "HEIF")}
 
 #: Bytes that decoding takes for each pixel: Pillow's four, in as many copies as turning and flattening make.
 _PIXEL_BYTES = 20
@@ -45,7 +46,8 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
     bilinearly.
 
     Args:
-        path: a ``.npy`` file, or a picture: PNG, JPEG, WebP, BMP, GIF, TIFF and some others that Pillow reads.
+        path: a ``.npy`` file, or a picture: PNG, JPEG, WebP, BMP, GIF (its first frame), TIFF and others that Pillow
+            reads; HEIC where ``pillow-heif`` is installed.
         shape: (C, H, W).
 
     Returns:
@@ -196,7 +198,7 @@ def picture_form(path: Path, *, has_size: bool = True, is_whole: bool = False) -
 def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = None) -> _Result:
     """What ``use`` makes of a picture; ``least_side`` is what its decoder must keep of its sides."""
     _require_pillow(path)
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         check_regular(path)
@@ -221,16 +223,34 @@ def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = 
         zlib.error,
         Image.DecompressionBombError,
     ) as error:
-        raise FileError(str(path), "the picture must be readable and whole", reason=error) from error
+        hint = _plugin_hint(path) if isinstance(error, UnidentifiedImageError) else None
+        raise FileError(str(path), "the picture must be readable and whole", reason=error, hint=hint) from error
+
+
+def reads(kind: str) -> bool:
+    """Whether pictures of a format of Pillow can be read here; True without Pillow, which reading then asks for."""
+    return importlib.util.find_spec("PIL") is None or kind in _formats()
 
 
 @functools.cache
 def _formats() -> list[str]:
-    """Those of _FORMATS that this Pillow knows."""
+    """The formats of pictures that Pillow knows here, with the plug-ins that are installed."""
     from PIL import Image
 
     Image.init()
-    return [name for name in _FORMATS if name in Image.OPEN]
+    for kind, (module, _) in PLUGINS.items():
+        if kind not in Image.OPEN:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
+    return [kind for kind in dict.fromkeys(FORMATS.values()) if kind in Image.OPEN]
+
+
+def _plugin_hint(path: Path) -> str | None:
+    """What reads a picture whose name says another format than its content, as phones write HEIC into ``.jpg``."""
+    with path.open("rb") as file:
+        start = file.read(12)
+    kind = _BRANDS.get(start[8:]) if start[4:8] == _BRANDED else None
+    return f"it is {kind}, whatever its name says: pip install {PLUGINS[kind][1]}" if kind and not reads(kind) else None
 
 
 def with_units(planes: npt.NDArray[np.uint8], units: int, path: Path) -> npt.NDArray[np.uint8]:

@@ -53,9 +53,9 @@ def as_split(x: npt.NDArray[Any] | Source, y: npt.NDArray[Any] | Source, classes
     return Split(x, y)
 
 
-def numbered_as(data: Dataset, class_names: Sequence[str]) -> Dataset:
-    """A data set with its classes numbered as they stand in ``class_names``, where all of them must be."""
-    numbers = np.array([class_names.index(name) for name in data.class_names])
+def numbered_as(data: Dataset, class_numbers: Sequence[int], class_names: Sequence[str]) -> Dataset:
+    """A data set whose classes get other numbers, among ``class_names``."""
+    numbers = np.array(class_numbers)
 
     def renumbered(split: Split | None) -> Split | None:
         if split is None:

@@ -21,6 +21,7 @@ from blobnet.datasets.checks import chunks, label_positions
 from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split
 from blobnet.datasets.file_source import FileSource, check_header, check_unwritten, npy_header, written
 from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Rows, Source, UnitsFirst, source_of
+from blobnet.datasets.split_names import SPLIT_NAMES
 from blobnet.datasets.splits import as_split
 from blobnet.errors import BlobnetError, DataError, FileError, warn
 from blobnet.hdf5 import DAMAGE, MODEL_FORMAT, attribute, read_apart
@@ -29,7 +30,7 @@ from blobnet.regular import MOST_UNPACKED, check_regular, most_memory
 #: Keras's names for arrays, and blobnet's.
 KERAS_KEYS = {"x_train": "x", "y_train": "y"}
 #: What arrays to validate with may be called.
-VALIDATION_KEYS = {f"{axis}_{name}": f"{axis}_val" for axis in "xy" for name in ("val", "valid", "validation")}
+VALIDATION_KEYS = {f"{axis}_{name}": f"{axis}_val" for axis in "xy" for name in SPLIT_NAMES["validation"]}
 KEYS = ("x", "y", "x_test", "y_test", "class_names", *KERAS_KEYS, *VALIDATION_KEYS)
 NPZ_SUFFIXES = (".npz",)
 NPY_SUFFIXES = (".npy",)

@@ -21,6 +21,7 @@ from blobnet.command_line.data_argument import (
 from blobnet.command_line.model_argument import open_model
 from blobnet.command_line.text import short_list
 from blobnet.datasets import Dataset
+from blobnet.datasets.class_names import numbers_in
 from blobnet.datasets.dataset import are_names
 from blobnet.datasets.named_data import NamedData, NamedDataset
 from blobnet.datasets.splits import numbered_as
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     check_input(model, data, options)
     check_output(model, data)
-    if model.class_names and data.class_names:
+    if data.class_names:
         data = _with_classes_of(model, data)
     split = _split(data)
     loss = evaluation_loss(model, data)
@@ -89,23 +90,27 @@ def _save_mistakes(found: Mistakes, title: str, paths: Sequence[Path]) -> None:
 
 
 def _with_classes_of(model: Model, data: Dataset) -> Dataset:
-    """The data set with its classes numbered as the model's of the same names, besides which a model may have others.
+    """The data set with its classes numbered as the model's, by their names, or by the numbers that they are called.
+
+    A model may have classes besides; one without names has numbers.
 
     Raises:
         DataError: some classes have names of the model's, and others do not.
     """
-    theirs, ours = data.class_names, model.class_names
+    theirs, units = data.class_names, model.graph.output.shape.units
+    ours = model.class_names or tuple(map(str, range(units)))
     if ours[: data.classes] == theirs:
         return data
+    numbers = numbers_in(theirs, ours)
     foreign = [name for name in theirs if name not in ours]
-    if are_names(theirs) and not foreign:
-        return numbered_as(data, ours)
-    if are_names(theirs) and len(foreign) < len(theirs):
+    if numbers is None and are_names(theirs) and len(foreign) < len(theirs):
         rule = "its classes must have the names of the model's, or all of them other names"
         raise DataError(data.name, rule, foreign=short_list(foreign), model=short_list([*ours]))
-    said = f"the classes of {data.name} are {short_list([*theirs])}; those of the model are {short_list([*ours])}"
-    print(f"note: {said}; they are compared by their numbers", file=sys.stderr)
-    return data
+    if foreign:
+        known = f"are {short_list([*ours])}" if model.class_names else "have no names"
+        said = f"the classes of {data.name} are {short_list([*theirs])}; those of the model {known}"
+        print(f"note: {said}; they are compared by their numbers", file=sys.stderr)
+    return data if numbers is None else numbered_as(data, numbers, ours)
 
 
 def _evaluate_by_name(

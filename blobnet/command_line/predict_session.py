@@ -16,6 +16,7 @@ import numpy.typing as npt
 from blobnet import onnx
 from blobnet.command_line.text import plain
 from blobnet.datasets import read_image
+from blobnet.datasets.listing import Listing
 from blobnet.datasets.pictures import image_size
 from blobnet.datasets.user_data import (
     HDF5_SUFFIXES,
@@ -29,7 +30,6 @@ from blobnet.datasets.user_data import (
 from blobnet.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
 from blobnet.onnx.conventions import has_units_last
-from blobnet.picture_kinds import PICTURE_SUFFIXES
 
 _Array: TypeAlias = npt.NDArray[Any]
 #: What is shown of an array: all of up to so many values, else so many at each end of an axis.
@@ -67,17 +67,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """All pictures in a folder, sorted, but for hidden ones.
+    """All pictures and arrays in a folder and below it, sorted.
 
     Raises:
         FileError: there is none.
     """
-    suffixes = (*PICTURE_SUFFIXES, *NPY_SUFFIXES)
-    found = sorted(item for item in folder.rglob("*") if item.suffix.lower() in suffixes and item.is_file())
-    shown = [item for item in found if not any(part.startswith(".") for part in item.relative_to(folder).parts)]
-    if not shown:
-        raise FileError(str(folder), "the folder must hold pictures", looked_for=", ".join(suffixes))
-    return shown
+    listing = Listing()
+    found: list[Path] = listing.pictures(folder, others=NPY_SUFFIXES)
+    if not found:
+        raise FileError(str(folder), "the folder must hold pictures", **listing.received)
+    listing.say(str(folder))
+    return found
 
 
 def report(error: BlobnetError, failures: list[BlobnetError]) -> None:

@@ -175,7 +175,7 @@ def test_predict_folders_to_files(run, trained, images) -> None:
     assert [line.split()[0] for line in printed] == files
     result = run("predict", trained, "pictures", "none.png", "--csv", "a.csv", "--json", "a.json")
     assert (result.status, result.out) == (1, "3 pictures; saved a.csv and a.json\n")
-    assert result.err == "error: none.png: there must be such a file.\n"
+    assert result.err == "warning: pictures: left out: 1 .txt.\nerror: none.png: there must be such a file.\n"
     rows = list(csv.DictReader(Path("a.csv").read_text().splitlines()))
     answers = json.loads(Path("a.json").read_text())
     assert [row["file"] for row in rows] == [answer["file"] for answer in answers] == files
@@ -185,8 +185,9 @@ def test_predict_folders_to_files(run, trained, images) -> None:
         np.testing.assert_allclose([float(row[name]) for name in NAMES], expected, rtol=1e-6)
         np.testing.assert_allclose(list(answer["scores"].values()), expected, rtol=1e-6)
     Path("empty").mkdir()
+    Path("empty/a.txt").write_text("no picture")
     assert run("predict", trained, "empty").err == (
-        "error: empty: the folder must hold pictures. Received looked_for=.png, .jpg, .jpeg, .webp, .bmp, .npy.\n"
+        "error: empty: the folder must hold pictures. Received left_out=1 .txt.\n"
     )
     same = run("predict", trained, "pictures", "--csv", "a.csv", "--json", "./a.csv")
     assert same.err == "error: --json: it must name a file of its own. Received file=a.csv.\n"

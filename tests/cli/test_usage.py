@@ -123,7 +123,9 @@ def test_help_names_all_that_there_is(run, monkeypatch) -> None:
 
 def test_help_names_the_kinds_of_pictures(run, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
-    assert "a PNG, JPEG, WebP or BMP picture (needs Pillow), a .npy array" in run("predict", "--help").out
+    assert (
+        "a picture (PNG, JPEG, WebP, TIFF, GIF, BMP, ...; needs Pillow), a .npy array" in run("predict", "--help").out
+    )
 
 
 def test_every_command_has_its_module() -> None:

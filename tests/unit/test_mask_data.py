@@ -143,13 +143,27 @@ def test_a_folder(tmp_path, monkeypatch, image, mode: str, workers: int, kept: i
     pictures = write_folder(tmp_path / "train", image, masks, mode, "png")
     write_folder(tmp_path / "val", image, masks[:2], mode)
     (tmp_path / "train" / "masks" / "of nothing.png").write_bytes(b"")
-    data = datasets.load(tmp_path, workers=workers)
+    with pytest.warns(BlobnetWarning, match="left out: 1 of masks/ without a picture"):
+        data = datasets.load(tmp_path, workers=workers)
     assert isinstance(data.train.y, Source) == (kept == 0)
     np.testing.assert_array_equal(np.asarray(data.train.x), pictures.transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(np.asarray(data.train.y), masks)
     assert data.validation is not None
     np.testing.assert_array_equal(np.asarray(data.validation.y), masks[:2])
     assert (data.class_names, data.positions, data.ignored_label) == (("0", "1", "2", "3"), SHAPE, 255)
+
+
+def test_folders_in_other_cases_and_below(tmp_path, image) -> None:
+    masks = random_masks(3, 2)
+    pictures = write_folder(tmp_path, image, masks)
+    for name, title in (("images", "Images"), ("masks", "MASKS")):
+        (tmp_path / name).rename(tmp_path / title)
+        (tmp_path / title / "street").mkdir()
+        for path in (tmp_path / title).glob("00[12].*"):
+            path.rename(tmp_path / title / "street" / path.name)
+    data = datasets.load(tmp_path)
+    np.testing.assert_array_equal(data.train.y, masks)
+    assert len(data.train) == len(pictures)
 
 
 def test_names_of_classes(tmp_path, image) -> None:
@@ -230,8 +244,8 @@ def _empty(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_remove, "masks: each picture must have a mask of its name, a PNG or BMP file. Received missing=2, of=4, "
-         "first=001."),
+        (_remove, "masks: each picture must have a mask of its name, of a format that keeps values (PNG, BMP, DIB, "
+         "GIF, TIFF, PPM, TGA, QOI). Received missing=2, of=4, first=001."),
         (_shrink, "masks/001.png: a mask must have the height and width of its picture. Received mask=(5, 5), "
          "picture=(6, 5) in "),
         (_name_two, "masks/000.png: class numbers must be below 2, as many as classes.txt names, or 255. Received "
@@ -244,7 +258,7 @@ def _empty(folder: Path) -> None:
          "Received format=PNG, mode=RGB."),
         (_widen, "masks/001.png: class numbers of a mask must be from 0 to 255. Received largest=300."),
         (_split, "val: it must hold the folders images and masks. Received missing=masks."),
-        (_empty, "images: it must hold PNG, JPEG, WebP or BMP pictures."),
+        (_empty, "images: it must hold pictures."),
     ],
 )  # fmt: skip
 def test_errors_of_folders(tmp_path, image, change: Callable[[Path], None], message: str) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from blobnet import datasets
-from blobnet.datasets import picture_workers
+from blobnet.datasets import picture_workers, pictures
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.picture_workers import PictureWorkers
 from blobnet.datasets.pictures import read_picture
@@ -330,7 +330,7 @@ def test_pictures_on_their_side(tmp_path: Path, suffix: str, orientation: int) -
 def test_unreadable_pictures_are_left_out(folder: Path, workers: int | None) -> None:
     expected = datasets.load(folder, size=(6, 9))
     cut = sorted((folder / "train" / "b").iterdir())[0]
-    (folder / "train" / "b" / "cut.jpg").write_bytes(put(folder / "x.jpg", 1, (60, 60)).read_bytes()[:-300])
+    (folder / "train" / "b" / "cut.jpg").write_bytes(put(folder / ".x.jpg", 1, (60, 60)).read_bytes()[:-300])
     (folder / "val" / "a" / "empty.png").write_bytes(b"")
     with pytest.raises(FileError, match="(cut.jpg|empty.png): the picture must be readable and whole"):  # noqa: RUF043
         datasets.load(folder, size=(6, 9), workers=workers)
@@ -360,7 +360,7 @@ def test_names_of_the_validation_folder(tmp_path: Path, name: str) -> None:
     assert found.validation is not None
     assert (len(found.train), len(found.validation)) == (1, 1)
     put(tmp_path / ("valid" if name == "val" else "val") / "a" / "1.png")
-    with pytest.raises(DataError, match="only one folder may hold the pictures to validate with. Received found="):  # noqa: RUF043
+    with pytest.raises(DataError, match="only one folder may hold the validation split. Received found="):  # noqa: RUF043
         datasets.load(tmp_path)
 
 
@@ -419,6 +419,186 @@ def test_class_index_without_a_class(folder: Path) -> None:
     rule = "class_index.json: every class must stand in it. Received missing=b, names=['a']."
     with pytest.raises(DataError, match=re.escape(rule)):
         datasets.load(folder, size=(4, 4))
+
+
+# --- what counts, what is left out, and what is asked ---
+
+#: Suffixes of all formats that Pillow itself reads everywhere, and writes.
+WRITTEN = {"tif": "TIFF", "TIFF": "TIFF", "gif": "GIF", "ppm": "PPM", "pnm": "PPM", "jfif": "JPEG", "JPE": "JPEG"}
+WRITTEN |= {"PNG": "PNG", "bmp": "BMP", "dib": "DIB", "ico": "ICO", "tga": "TGA"}
+
+
+def test_all_formats_in_all_folders_below_a_class(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    colours = {}
+    for number, (suffix, kind) in enumerate(WRITTEN.items()):
+        path = tmp_path / "set" / "ab"[number % 2] / ("deep/deeper" if number % 3 else "") / f"{number}.{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        colours[path] = rng.integers(0, 256, 3)
+        image.fromarray(np.tile(colours[path].astype(np.uint8), (16, 16, 1))).save(path, kind)
+    first = image.fromarray(np.full((16, 16), 9, np.uint8))
+    (tmp_path / "set" / "b" / "again").symlink_to(tmp_path / "set" / "b")  # A circle.
+    moving = tmp_path / "set" / "b" / "moving.gif"
+    first.save(moving, save_all=True, append_images=[image.new("L", (16, 16), 200)])
+    colours[moving] = np.array([9, 9, 9])
+    found = datasets.load(tmp_path / "set")
+    paths = sorted(colours, key=lambda path: (path.relative_to(tmp_path).parts[1], path))
+    assert found.train.y.tolist() == ["ab".index(path.relative_to(tmp_path).parts[1]) for path in paths]
+    for planes, path in zip(found.train.x, paths, strict=True):
+        assert np.abs(planes[:, 8, 8].astype(int) - colours[path]).max() <= 3, path
+
+
+@pytest.mark.parametrize(("suffix", "module"), [("heic", "pillow_heif"), ("avif", "pillow_avif")])
+def test_formats_of_plug_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, module: str) -> None:
+    """They are read where the plug-in is there; where it is not, they are counted, and it is named."""
+    put(tmp_path / "set" / "a" / "1.png")
+    for name in ("2", "3"):
+        (tmp_path / "set" / "a" / f"{name}.{suffix}").write_bytes(b"\0\0\0\x1cftyp" + suffix.encode() + bytes(20))
+    package = {"pillow_heif": "pillow-heif", "pillow_avif": "pillow-avif-plugin"}[module]
+    with monkeypatch.context() as without:
+        for name in [name for name in sys.modules if name.startswith(module)] or [module]:
+            without.setitem(sys.modules, name, None)
+        without.setitem(sys.modules, f"{module}.HeifImagePlugin", None)
+        without.setattr(image, "OPEN", {kind: own for kind, own in image.OPEN.items() if kind not in ("HEIF", "AVIF")})
+        pictures._formats.cache_clear()
+        rule = f"left out: 2 .{suffix} (pip install {package})."
+        with pytest.warns(BlobnetWarning, match=re.escape(rule)):
+            assert len(datasets.load(tmp_path / "set").train) == 1
+        (tmp_path / "set" / "a" / f"3.{suffix}").rename(tmp_path / "phone.jpg")
+        hint = f"Hint: it is {'HEIF' if suffix == 'heic' else 'AVIF'}, whatever its name says: pip install {package}"
+        with pytest.raises(FileError, match=re.escape(hint)):
+            read_picture(tmp_path / "phone.jpg")
+    pictures._formats.cache_clear()
+    if pictures.reads("HEIF" if suffix == "heic" else "AVIF"):
+        values = np.full((32, 32, 3), (200, 60, 30), np.uint8)
+        image.fromarray(values).save(tmp_path / f"right.{suffix}", quality=95)
+        assert (
+            np.abs(
+                datasets.read_image(tmp_path / f"right.{suffix}", (3, 32, 32)).transpose(1, 2, 0) - 1.0 * values
+            ).max()
+            < 9
+        )
+
+
+def test_what_is_left_out_is_said_once(tmp_path: Path) -> None:
+    for place in ("train/a/1.png", "train/b/1.png", "train/b/.hidden.png", "val/a/1.png", "val/loose.png"):
+        put(tmp_path / "set" / place)
+    for place in ("train/a/1.txt", "train/b/deep/2.TXT", "val/a/none", "read.me", "docs/a.txt", "train/b/Thumbs.db"):
+        path = tmp_path / "set" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("no picture")
+    with pytest.warns(BlobnetWarning) as said:
+        assert repr(datasets.load(tmp_path / "set")) == "set: 2 + 1 samples of (3, 5, 7), 2 classes"
+    (warning,) = said
+    counts = "2 .txt, 1 .me, 1 folder docs/, 1 .png beside the folders, 1 without a suffix"
+    assert str(warning.message) == f"{tmp_path / 'set'}: left out: {counts}."
+
+
+@pytest.mark.parametrize(
+    ("folders", "counts"),
+    [
+        ("Train/a Train/b Testing/a VALIDATION/b", (2, 1, 1)),
+        ("Training/a Training/b", (2, None, None)),
+        ("car train plane", (3, None, None)),
+        ("valid invalid", (2, None, None)),
+        ("bullet-train/a plane", (2, None, None)),
+    ],
+)
+def test_names_of_splits(tmp_path: Path, folders: str, counts: tuple[int | None, ...]) -> None:
+    """Folders of such names without folders in them are classes, where others are there, too."""
+    for number, folder in enumerate(folders.split()):
+        put(tmp_path / folder / "1.png", number)
+        put(tmp_path / folder.partition("/")[0] / ".hidden" / "1.png")
+    if "bullet" in folders:
+        put(tmp_path / "bullet-train" / "1.png")
+        counts = (3, None, None)
+    found = datasets.load(tmp_path)
+    splits = (found.train, found.test, found.validation)
+    assert tuple(None if split is None else len(split) for split in splits) == counts
+
+
+@pytest.mark.parametrize(
+    ("files", "rule", "hint"),
+    [
+        ("train/a test1/a", "test1: folders of splits must be called train, val or test", "did you mean test/?"),
+        ("seg_train/a seg_test/a", "seg_test: folders of splits must be called", "did you mean test/?"),
+        ("train/a/b other/a", "other: folders of splits must be called", "move it elsewhere; or, where all"),
+        ("train test", "train: it must hold one folder of pictures for each class", "put its pictures into a folder"),
+        ("val/a test/a", "there must be a folder train. Received found=['test', 'val']", "test by itself is a data"),
+        ("Train/a train/a", "only one folder may hold the train split. Received found=['Train', 'train']", ""),
+        ("a/train a/val b/train", "a: folders of splits must hold those of classes", "did you mean train/a and val/a?"),
+        ("set/train/a set/val/a", "set: folders of splits must hold those of classes", "set?"),
+        ("images labels", "Received found=['images', 'labels']", "did you mean images/ and masks/?"),
+        ("JPEGImages SegmentationClass", "found=['JPEGImages', 'SegmentationClass']", "mean images/ and masks/?"),
+        ("images/train images/val masks/train", "images: folders of splits", "train/images and val/images?"),
+    ],
+)  # fmt: skip
+def test_folders_that_could_be_something_else(tmp_path: Path, files: str, rule: str, hint: str) -> None:
+    for folder in files.split():
+        put(tmp_path / folder / "1.png")
+    with pytest.raises(DataError) as caught:
+        datasets.load(tmp_path)
+    assert rule in str(caught.value)
+    assert hint in str(caught.value).partition("Hint: ")[2]
+
+
+def test_a_folder_above_the_right_one(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        put(tmp_path / "archive" / name / "1.png")
+    rule = f"all pictures lie below archive, which is taken for the only class. Hint: did you mean {tmp_path}/archive?"
+    with pytest.warns(BlobnetWarning, match=re.escape(rule)):
+        assert datasets.load(tmp_path).class_names == ("archive",)
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_names_that_mean_the_same(tmp_path: Path, is_table: bool) -> None:
+    names = ["cat", "Cat", "hot dog", "hot_dog", "dog"]
+    for name in names:
+        put(tmp_path / name / "1.png")
+    (tmp_path / "my.csv").write_text("path,label\n" + "".join(f"{name}/1.png,{name}\n" for name in names))
+    rule = "'Cat' and 'cat', 'hot dog' and 'hot_dog' are classes of their own. Hint: if they are one class, give them"
+    with pytest.warns(BlobnetWarning) as said:
+        assert datasets.load(tmp_path / "my.csv" if is_table else tmp_path).classes == 5
+    assert rule in str(said[0].message)
+    assert len(said) == 2 - is_table  # The folder has the table beside it.
+
+
+@pytest.mark.parametrize("labels", [["0.5", "1", "2.25"], ["0,5", "1", "1e-3"], ["-0.5", "12", ".5"]])
+def test_a_table_of_targets_is_none_of_classes(tmp_path: Path, labels: list[str]) -> None:
+    rows = "".join(f"{number}.png;{label}\n" for number, label in enumerate(labels))
+    (tmp_path / "my.csv").write_text(f"path;label\n{rows}")
+    rule = "its labels must be classes, but numbers with fractions are targets of a regression. Received label="
+    with pytest.raises(DataError, match=re.escape(rule)) as caught:
+        datasets.load(tmp_path / "my.csv")
+    # Hints are followed: this is what it says.
+    paths = [put(tmp_path / f"{number}.png", number) for number in range(len(labels))]
+    assert "numpy.stack([blobnet.datasets.read_image(path, (3, 64, 64)) for path in paths])" in str(caught.value)
+    x = np.stack([datasets.read_image(path, (3, 64, 64)) for path in paths])
+    np.savez(tmp_path / "data.npz", x=x, y=np.array([0.5, 1, 2.25], np.float32))
+    assert datasets.load(tmp_path / "data.npz").classes == 0
+
+
+def test_files_that_names_in_tables_mean(tmp_path: Path) -> None:
+    for number in range(3):
+        put(tmp_path / "in" / f"{number}.png", number)
+    put(tmp_path / "in" / "2.png", 2)
+    table, expected = tmp_path / "my.csv", [read_picture(tmp_path / "in" / f"{number}.png") for number in range(3)]
+    for encoding in ("utf-16", "utf-8"):
+        for form in ("in\\{}.png", "in/{}", "in\\{}", "in/{}.png"):
+            rows = "".join(f"{form.format(number)}\t{'äbä'[number]}\n" for number in range(3))
+            table.write_text(f"path\tlabel\n{rows}", encoding=encoding)
+            found = datasets.load(table)
+            assert (found.class_names, found.train.y.tolist()) == (("b", "ä"), [1, 0, 1])
+            np.testing.assert_array_equal(found.train.x, expected)
+    put(tmp_path / "in" / "2.jpg")  # Now the name alone means two.
+    table.write_text("path,label\nin/2,a\n")
+    with pytest.raises(
+        FileError, match=r"in/2: .*Hint: paths in a table start from the folder that it lies in\. skip_"
+    ):
+        datasets.load(table)
+    table.write_text("path,label\nin/2.png,ä\n", encoding="latin-1")
+    with pytest.raises(FileError, match=r"must be a readable CSV file\. Received reason=.*Hint: save it as UTF-8\."):
+        datasets.load(table)
 
 
 def test_table(tmp_path: Path) -> None:
