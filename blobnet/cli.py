@@ -735,7 +735,7 @@ def _add_reading(parser: _Options) -> None:
         "--image-size",
         metavar="HxW",
         type=option_types.image_size,
-        help="resize the pictures of a folder, to 32x32 say",
+        help="resize pictures to this height and width, 64x48 say, or 64 for both (default: those of a saved model)",
     )
     parser.add_argument(
         "--workers",

@@ -29,5 +29,7 @@ FORMATS = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in su
 PLUGINS = {"HEIF": ("pillow_heif.HeifImagePlugin", "pillow-heif"), "AVIF": ("pillow_avif", "pillow-avif-plugin")}
 #: Formats whose pictures hold the values that were written, which masks need.
 LOSSLESS = ("PNG", "BMP", "DIB", "GIF", "TIFF", "PPM", "TGA", "QOI")
+#: Formats whose values may have more than 8 bits, and lose the lower ones.
+DEEP = ("PNG", "TIFF", "PPM", "JPEG2000")
 #: The kinds, for people.
 PICTURE_KINDS = "PNG, JPEG, WebP, TIFF, GIF, BMP, ..."

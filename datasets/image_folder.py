@@ -27,6 +27,7 @@ from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split, ignored_labe
 from blobnet.datasets.listing import Listing, has_pictures, subfolders
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.picture_workers import SKIP_HINT, Form, PictureWorkers
+from blobnet.datasets.pictures import note_shallow
 from blobnet.datasets.source import KEPT_BYTES, Source
 from blobnet.datasets.split_names import SPLIT_NAMES, split_like, split_named
 from blobnet.datasets.user_data import largest_class
@@ -452,6 +453,7 @@ def _pictures(
 ) -> tuple[dict[str, npt.NDArray[np.uint8] | Source], PictureWorkers]:
     """The pictures of each part, and the processes that decode them."""
     paths = [path for pictures in parts.values() for path, _ in pictures]
+    note_shallow(name, crew.peaks(paths))
     if not crew.count and workers is None and len(paths) * math.prod(form) > KEPT_BYTES:
         crew = PictureWorkers()  # They are few, but large.
     return _parted(parts, PictureSource(paths, form[1:], form[0], crew, name)), crew

@@ -64,8 +64,7 @@ def load(
         raise OptionError("data set", _RULE, type=type(name_or_path).__name__, hint=hint)
     name, path = str(name_or_path), Path(name_or_path).expanduser()
     is_known = isinstance(name_or_path, str) and name in known_names()
-    is_pictures = path.is_dir() and not holds_npy(path)
-    has_pictures = not is_known and (is_pictures or path.suffix.lower() in TABLE_SUFFIXES)
+    has_pictures = are_pictures(name_or_path)
     if size is not None and not has_pictures:
         raise OptionError("size", "only a folder of pictures can be resized", data=name)
     for option, value in (("workers", workers), ("skip_unreadable", skip_unreadable or None)):
@@ -74,9 +73,9 @@ def load(
     if folder is not None and not is_known:
         raise OptionError("folder", "only a data set with a name is looked for in a folder", data=name)
     if not is_known:
-        if is_pictures:
+        if has_pictures and path.is_dir():
             return read_image_folder(path, size, workers, skip_unreadable=skip_unreadable, units=units)
-        if has_pictures and path.exists() and not path.is_dir():
+        if has_pictures and path.exists():
             return read_picture_table(path, size, workers, skip_unreadable=skip_unreadable, units=units)
         return _read_path(name_or_path, path)
     if name == "digits":
@@ -85,6 +84,14 @@ def load(
     from blobnet.datasets.fetch import locate  # It takes Python's HTTP, which nobody else needs.
 
     return read_known(known, locate(known, Path(folder) if folder is not None else None, download))
+
+
+def are_pictures(name_or_path: str | Path) -> bool:
+    """Whether a data set, if there is such a one, is a folder or a table of pictures."""
+    path = Path(name_or_path).expanduser()
+    if isinstance(name_or_path, str) and name_or_path in known_names():
+        return False
+    return not holds_npy(path) if path.is_dir() else path.suffix.lower() in TABLE_SUFFIXES
 
 
 def _read_path(name_or_path: str | Path, path: Path) -> Dataset:

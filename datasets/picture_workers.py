@@ -26,7 +26,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.pictures import picture_form, read_mask, read_picture, with_units
+from blobnet.datasets.pictures import deep_peak, picture_form, read_mask, read_picture, with_units
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError
 
 #: The (units, height, width) of a picture.
@@ -97,16 +97,33 @@ class PictureWorkers:
                 received = {"unreadable": len(unreadable), "first": str(unreadable[0]).rstrip(".")}
                 raise FileError(str(first.parent), rule, **received, hint=SKIP_HINT)
 
+        self._share_task("forms", paths, keep, has_size, is_whole)
+        return found
+
+    def peaks(self, paths: Sequence[Path]) -> list[int | None]:
+        """What :func:`deep_peak` says of pictures that can be read; None of others.
+
+        Raises:
+            OptionError, DataError: as :meth:`forms`.
+        """
+        found: list[int | None] = [None] * len(paths)
+        self._share_task("peaks", paths, found.__setitem__)
+        return found
+
+    def _share_task(
+        self, task: str, paths: Sequence[Path], keep: Callable[[slice, Any], None], *settings: object
+    ) -> None:
+        """Has pictures looked at, some at a time, and ``keep`` take the answers."""
+
         def look(worker: _Worker, part: slice) -> None:
-            keep(part, worker.ask("forms", paths[part], 0, has_size, is_whole))
+            keep(part, worker.ask(task, paths[part], 0, *settings))
 
         if self.count:
             self._share(len(paths), look)
         else:
             for first in range(0, len(paths), _MOST_PICTURES):
                 part = slice(first, min(first + _MOST_PICTURES, len(paths)))
-                keep(part, _forms(paths[part], None, has_size, is_whole))
-        return found
+                keep(part, _TASKS[task](paths[part], None, *settings))
 
     def decode(self, paths: Sequence[Path], out: npt.NDArray[np.uint8]) -> None:
         """Decodes pictures into ``out``, (len(paths), units, height, width), or masks: (len(paths), height, width).
@@ -309,6 +326,16 @@ def _forms(paths: Sequence[Path], memory: _Memory | None, has_size: bool, is_who
     return found
 
 
+def _peaks(paths: Sequence[Path], memory: _Memory | None) -> list[int | None]:
+    found: list[int | None] = [None] * len(paths)
+    for place, path in enumerate(paths):
+        if memory is not None:
+            memory.place = place
+        with contextlib.suppress(FileError):
+            found[place] = deep_peak(path)
+    return found
+
+
 def _decode(path: Path, out: npt.NDArray[np.uint8]) -> None:
     *units, height, width = out.shape
     size = height, width
@@ -345,4 +372,4 @@ def _fill(paths: list[Path], memory: _Memory, shape: tuple[int, ...]) -> None:
         _decode(path, planes)
 
 
-_TASKS: dict[str, Callable[..., Any]] = {"forms": _forms, "decode": _fill}
+_TASKS: dict[str, Callable[..., Any]] = {"forms": _forms, "peaks": _peaks, "decode": _fill}

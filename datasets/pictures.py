@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import check_arrays
 from blobnet.datasets.file_source import check_header, npy_header
-from blobnet.errors import DataError, FileError, OptionError
-from blobnet.picture_kinds import FORMATS, PLUGINS
+from blobnet.errors import DataError, FileError, OptionError, warn
+from blobnet.picture_kinds import DEEP, FORMATS, PLUGINS
 from blobnet.regular import MOST_UNPACKED, check_regular, most_memory
 
 # ITU-R 601-2 luma in 16-bit fixed point, as Pillow computes it.
@@ -34,6 +34,8 @@ _BRANDED, _BRANDS = b"ftyp", {b"avif": "AVIF", b"avis": "AVIF", **dict.fromkeys(
 
 #: Bytes that decoding takes for each pixel: Pillow's four, in as many copies as turning and flattening make.
 _PIXEL_BYTES = 20
+#: Values of pictures of 16 bits up to which a warning says how little is left of them: 64 grays.
+_FEW_VALUES = 1 << 14
 
 _Result = TypeVar("_Result")
 
@@ -64,7 +66,10 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
     units, height, width = shape
     if path.suffix.lower() == ".npy":
         return _resized(_read_array(path, units), (height, width), path)
-    return with_units(read_picture(path, (height, width)), units, path)
+    planes = with_units(read_picture(path, (height, width)), units, path)
+    if not planes.any():
+        note_shallow(str(path), [deep_peak(path)])
+    return planes
 
 
 def image_size(path: str | Path) -> tuple[int, int]:
@@ -193,6 +198,39 @@ def picture_form(path: Path, *, has_size: bool = True, is_whole: bool = False) -
         return 1 if picture.mode in _GRAYS or picture.mode.startswith("I") else 3, height, width
 
     return _opened(path, form)
+
+
+def deep_peak(path: Path) -> int | None:
+    """The largest value of a picture of more than 8 bits, of which 65535 becomes 255; None for other pictures.
+
+    Raises:
+        FileError: the picture cannot be read.
+        OptionError: Pillow is not installed.
+    """
+    if FORMATS.get(path.suffix.lower(), DEEP[0]) not in DEEP:
+        return None
+
+    def largest(picture: Any) -> int | None:
+        if picture.mode.startswith("I"):
+            return int(np.asarray(picture).max())
+        if not any(";16" in str(tile[3]) for tile in picture.tile):
+            return None
+        # Pillow has taken the upper halves of colours itself.
+        return int(max(high for _, high in picture.convert("RGB").getextrema())) << 8 | 0xFF
+
+    return _opened(path, largest)
+
+
+def note_shallow(subject: str, peaks: Sequence[int | None]) -> None:
+    """Warns where pictures of 16 bits use so few of their values that little is left of them in 8 bits."""
+    deep = [peak for peak in peaks if peak is not None]
+    peak = max(deep, default=0)
+    if 0 < peak < _FEW_VALUES:
+        grays = f"{(peak >> 8) + 1} of 256 grays" if peak > 0xFF else "nothing but black"
+        rule = f"pictures of 16 bits become 8 bits by 1/256, and these have no value above {peak}: {grays} is left"
+        hint = "scale them before: PIL.Image.fromarray((numpy.asarray(picture) * "
+        hint += f"(255 / {peak})).astype(numpy.uint8)).save(file)."
+        warn(subject, rule, pictures=len(deep), hint=hint)
 
 
 def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = None) -> _Result:

@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from blobnet import datasets
 from blobnet.arguments import losses_for
 from blobnet.datasets import Dataset
 from blobnet.datasets.dataset import ignored_label
+from blobnet.datasets.loading import are_pictures
 from blobnet.datasets.named_data import NamedData, NamedDataset, read_named
 from blobnet.datasets.source import Source, UnitsFirst
 from blobnet.ends import heads_of
@@ -32,7 +35,7 @@ def load_dataset(options: argparse.Namespace, model: Model | None = None) -> Dat
     """The data set that --dataset names, as --data-folder, --image-size, --workers and --skip-unreadable say.
 
     A file of arrays with names of their own is for a model whose inputs and outputs have these names. Pictures become
-    gray or RGB as a ``model`` takes them.
+    gray or RGB, and get the size, as a ``model`` takes them, but for what --image-size says.
     """
     is_plain = options.dataset in datasets.known_names() or any(
         getattr(options, name) for name in ("data_folder", "image_size", "workers", "skip_unreadable")
@@ -45,16 +48,20 @@ def load_dataset(options: argparse.Namespace, model: Model | None = None) -> Dat
 
 def load_plain_dataset(options: argparse.Namespace, model: Model | None = None) -> Dataset:
     """The same for what works with samples x and labels y alone."""
-    units = model.graph.input.shape.units if model and len(model.graph.entries) == 1 else None
+    shape = model.graph.input.shape if model and len(model.graph.entries) == 1 else None
+    size, units = options.image_size, None
+    if shape is not None and shape.rank == 2 and are_pictures(options.dataset):
+        height, width = shape.dimensions[1:]
+        size, units = size or (height, width), shape.units if shape.units in (1, 3) else None
     data = datasets.load(
         options.dataset,
         folder=options.data_folder,
-        size=options.image_size,
+        size=size,
         workers=options.workers,
         skip_unreadable=options.skip_unreadable,
-        units=units if units in (1, 3) else None,
+        units=units,
     )
-    if model is None or units is None:
+    if model is None or shape is None:
         return data
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
     turned = {name: replace(own, x=units_first(own.x, model.graph, data.name)) for name, own in splits.items() if own}
@@ -163,17 +170,21 @@ def check_input(model: Model, data: Dataset, options: argparse.Namespace) -> Non
     wanted = model.graph.input.shape.dimensions
     if data.shape != wanted:
         rule = "each sample must have the shape of the model's input"
-        hint = _hint(data.shape, wanted) if Path(options.dataset).is_dir() else None
+        resizes = len(wanted) == 3 and are_pictures(options.dataset)
+        hint = f"--image-size {wanted[1]}x{wanted[2]} resizes pictures to the model's size." if resizes else None
         raise DataError(data.name, rule, sample=data.shape, input=wanted, hint=hint)
 
 
-def _hint(sample: tuple[int, ...], wanted: tuple[int, ...]) -> str | None:
-    """What to do about the pictures of a folder."""
-    if sample[0] == wanted[0]:
-        return "--image-size resizes the pictures of a folder."
-    kinds = {1: "gray", 3: "RGB"}
-    ours, theirs = (kinds.get(shape[0]) for shape in (sample, wanted))
-    return f"the pictures are {ours}, the model takes {theirs} ones: convert them." if ours and theirs else None
+def was_trained_on(model: Model, data: Dataset | NamedDataset) -> bool:
+    """Whether a model normalises by the statistics of a training split, as it does by those that it was trained on."""
+    found = data.statistics()
+    by_input = found if isinstance(found, Mapping) else {next(iter(model.graph.inputs)): found}
+    pairs = [
+        (model.weights[model.graph.inputs[name].parameter(kind)], own)
+        for name, statistics in by_input.items()
+        for kind, own in zip(("mean", "deviation"), statistics, strict=True)
+    ]
+    return all(np.allclose(theirs, own, rtol=1e-5, atol=1e-6) for theirs, own in pairs)
 
 
 def check_output(model: Model, data: Dataset) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from blobnet.command_line.data_argument import (
     evaluation_loss,
     evaluation_losses,
     load_dataset,
+    was_trained_on,
 )
 from blobnet.command_line.model_argument import open_model
 from blobnet.command_line.text import short_list
@@ -39,7 +41,7 @@ _DRAWN = 40
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the metrics over the test split, or over all samples where there is none."""
+    """Prints the metrics over the test split, or over what else was not trained on, or over all samples."""
     world = World.started()
     for name, path in (("--matrix", options.matrix), *(("--mistakes", path) for path in options.mistakes)):
         if path is not None and world.is_first:
@@ -57,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     check_output(model, data)
     if data.class_names:
         data = _with_classes_of(model, data)
-    split = _split(data)
+    split = _split(model, data)
     loss = evaluation_loss(model, data)
     _print_measures(model.evaluate(split.x, split.y, loss=loss, **settings), model)
     title = f"{options.file.name} on {data.name}"
@@ -132,7 +134,7 @@ def _evaluate_by_name(
         raise OptionError(
             "--matrix", rule, outputs=", ".join(classifying) or "none", hint="--report lists all of them."
         )
-    split, names = _split(data), list(model.graph.outputs)
+    split, names = _split(model, data), list(model.graph.outputs)
     state = model.training_state
     weights = state.settings.get("loss_weights") if state else None
     found = model.evaluate(split.x, split.y, loss=by_name(names, losses), loss_weights=weights, **settings)
@@ -145,11 +147,23 @@ def _evaluate_by_name(
         _report(options, report, f"{name} of {options.file.name} on {data.name}")
 
 
-def _split(data: Any) -> Any:
-    """What there is to measure on."""
-    part = "test samples" if data.test else "samples, all that there are: the data set has no test split"
-    split = data.test or data.train
-    print(f"{data.name}, {len(split)} {part}", file=sys.stderr)
+def _split(model: Model, data: Any) -> Any:
+    """What to measure on, which is said: the test split, else that of validation, what was held out, or all."""
+    without = "the data set has no test split"
+    split, what = data.train, f"samples, all that there are: {without}, and the model may have been trained on them"
+    state = model.training_state
+    trained = state.settings.get("samples") if state else None
+    count = len(split) - trained if isinstance(trained, int) else -1
+    if data.test or data.validation:
+        split = data.test or data.validation
+        what = "test samples" if data.test else f"validation samples: {without}"
+    elif state and count == 0 and was_trained_on(model, data):
+        what = f"samples, all of which the model was trained on: {without}"
+    elif state and 0 < count < len(split):
+        rest, held_out = split.parted(count / len(split), state.seed)
+        if was_trained_on(model, replace(data, train=rest)):
+            split, what = held_out, f"samples that were held out of the training: {without}"
+    print(f"{data.name}, {len(split)} {what}", file=sys.stderr)
     return split
 
 

@@ -65,9 +65,9 @@ def shape(text: str) -> tuple[int, ...]:
 
 
 def image_size(text: str) -> tuple[int, int]:
-    """``28x28``: height and width."""
+    """``64x48``: height and width; ``64`` is both."""
     sizes = _sizes(text, "x")
-    return (sizes[0], sizes[1]) if len(sizes) == 2 else _fail("HEIGHTxWIDTH such as 32x32", text)
+    return (sizes[0], sizes[-1]) if 1 <= len(sizes) <= 2 else _fail("HEIGHTxWIDTH such as 64x48, or 64 for both", text)
 
 
 def _sizes(text: str, separator: str) -> tuple[int, ...]:

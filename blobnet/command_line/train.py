@@ -11,12 +11,14 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from blobnet import optimizers, plots, schedules
 from blobnet.arguments import loss_weights_for, losses_for
@@ -31,16 +33,28 @@ from blobnet.command_line.data_argument import (
     check_output,
     dataset_for,
     load_dataset,
+    load_plain_dataset,
     losses_of,
 )
 from blobnet.command_line.model_argument import ModelSource
 from blobnet.command_line.text import short_list
 from blobnet.datasets import Dataset, Split
+from blobnet.datasets.checks import chunks
 from blobnet.datasets.dataset import are_names
+from blobnet.datasets.loading import are_pictures
 from blobnet.datasets.named_data import NamedData, NamedDataset, NamedSplit
 from blobnet.device import Device
 from blobnet.ends import by_name
-from blobnet.errors import BlobnetError, DeviceError, FileError, OptionError, TrainingError, add_sentence, counted
+from blobnet.errors import (
+    BlobnetError,
+    BlobnetWarning,
+    DeviceError,
+    FileError,
+    OptionError,
+    TrainingError,
+    add_sentence,
+    counted,
+)
 from blobnet.files import check_writable
 from blobnet.geometry import is_int
 from blobnet.interrupt import RUNNING, Terminated
@@ -54,6 +68,8 @@ from blobnet.trainer import Progress
 DEFAULT_RATE, SGD_RATE = 0.002, 0.01
 #: The part of the training samples that is held out, where something is chosen by validation or there is no test split.
 DEFAULT_FRACTION = 0.1
+#: Steps of an epoch below which a note says so.
+_FEW_STEPS = 4
 DEFAULT_EPOCHS = 5
 #: The options that say what the optimizer is.
 _RATES = ("learning_rate", "schedule", "step_epochs", "warmup_epochs")
@@ -272,7 +288,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
     optimizer = _optimizer(options)
     augmented, augment = _augmentation(options)
     device = Device(device_of_rank(World.current(), options.device))
-    given = load_dataset(options, source.model if isinstance(source, transfer.FileSource) else None)
+    given = load_dataset(options, saved or transfer.file_model(options, source))
     prepare = _prepared_by_name if isinstance(given, NamedData) else _prepared
     model, anew, loss, data, held_out = prepare(options, source, given)
     _check_by_output(options, model)
@@ -289,6 +305,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
     file.class_names = model.class_names
     freeze = transfer.frozen_patterns(options, model)
     print(f"data    {data}{f', {len(held_out)} held out for validation' if held_out else ''}", file=sys.stderr)
+    _note_few_steps(options.batch_size, len(data.train))
     print(f"model   {source.text}, {model.parameter_count:,} trainable parameters", file=sys.stderr)
     for line in transfer.describe(options, model, anew, freeze):
         print(line, file=sys.stderr)
@@ -318,12 +335,17 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
 def _prepared(options: argparse.Namespace, source: _Source, given: Dataset) -> _Prepared:
     """The model for samples x and labels y, the layers that start anew, the loss, and the data."""
     check_classes(given)
+    model, anew = transfer.build(options, source, given)
+    if {given.shape[0], model.graph.input.shape.units} == {1, 3} and are_pictures(options.dataset):
+        with warnings.catch_warnings():  # What is left out was said.
+            warnings.simplefilter("ignore", BlobnetWarning)
+            given = load_plain_dataset(options, model)
     _note_odd_labels(given, options.loss)
     data, held_out = _held_out(options, given)
     loss = _loss(options, data)
-    model, anew = transfer.build(options, source, data)
     check_input(model, data, options)
     check_output(model, data)
+    _note_lost_classes(data, held_out)
     model.set_normalization(*data.statistics())
     return model, anew, loss, data, held_out
 
@@ -545,6 +567,13 @@ def _held_out(options: argparse.Namespace, data: _Data) -> tuple[_Data, _Split |
     fraction = options.validation_fraction
     if fraction is None and (is_chosen or data.test is None):
         fraction = DEFAULT_FRACTION
+        if not round(fraction * len(data.train)):
+            if is_chosen:
+                rule, hint = "there must be samples to choose by, that are held out", "--validation-fraction 0.5, say."
+                raise OptionError("--validation-fraction", rule, samples=len(data.train), hint=hint)
+            said = f"{counted(len(data.train), 'sample')} are too few to hold a tenth out for validation, so none are"
+            print(f"note: {said}; --validation-fraction holds out more", file=sys.stderr)
+            return data, None
     if fraction is None:
         return data, None
     train, held_out = data.train.parted(fraction, options.seed)
@@ -585,20 +614,54 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
 
 
 def _note_odd_labels(data: Dataset, loss: str | None) -> None:
-    """Points out, where labels lie in memory, classes that go by numbers which none has, and targets like classes."""
+    """Points out classes that go by numbers which no label has, and targets that look like classes."""
     labels, said = data.train.y, ""
-    if not isinstance(labels, np.ndarray) or labels.ndim > 1:
-        return
     if data.classes and not are_names(data.class_names):
-        empty = np.flatnonzero(np.bincount(labels, minlength=data.classes) == 0)
-        if len(empty):
-            which = f"{len(empty)} of {data.classes}: {short_list([str(number) for number in empty])}"
+        counts = _counts(data.train, data.classes)
+        empty = [str(number) for number in np.flatnonzero(counts == 0)]
+        if empty:
+            which = f"{len(empty)} of {data.classes}: {short_list(empty)}"
             said = f"{data.name} has no samples of some classes, which are counted from 0: {which}"
-    elif not data.classes and loss is None and (labels >= 0).all() and (labels == np.rint(labels)).all():
+            if data.positions:
+                used = short_list([str(number) for number in np.flatnonzero(counts)])
+                said += f"; masks of {used} should become masks of 0, 1, ..."
+    elif not data.classes and loss is None and _are_whole(labels):
         said = f"the labels of {data.name} are of the type {labels.dtype}, so they are targets, not classes: "
         said += "whole numbers of an integer type are classes"
     if said:
         print(f"note: {said}", file=sys.stderr)
+
+
+def _are_whole(labels: Any) -> bool:
+    """Whether targets, one for each sample, in memory, could be numbers of classes."""
+    is_column = isinstance(labels, np.ndarray) and labels.ndim == 1
+    return is_column and bool((labels >= 0).all() and (labels == np.rint(labels)).all())
+
+
+def _counts(split: Split, classes: int) -> npt.NDArray[np.int64]:
+    """How many labels there are of each class, without those that take no part."""
+    counts = np.zeros(classes, np.int64)
+    for _, labels in chunks(split.y):
+        counts += np.bincount(labels.reshape(-1).astype(np.int64), minlength=classes)[:classes]
+    return counts
+
+
+def _note_lost_classes(data: Dataset, held_out: Split | None) -> None:
+    """Points out classes of which nothing is left to train on."""
+    if held_out is not None and data.classes and not data.positions:
+        left, others = (_counts(split, data.classes) for split in (data.train, held_out))
+        lost = [data.class_names[number] for number in np.flatnonzero((left == 0) & (others > 0))]
+        if lost:
+            said = f"all samples of {short_list(lost)} are held out for validation, and none is trained on"
+            print(f"note: {said}", file=sys.stderr)
+
+
+def _note_few_steps(batch_size: int, count: int) -> None:
+    """Points out a batch that leaves an epoch of ``count`` samples few steps."""
+    steps = math.ceil(count / batch_size)
+    if steps < _FEW_STEPS <= count:
+        said = f"an epoch has {counted(steps, 'step')}: {counted(count, 'sample')} in batches of {batch_size}"
+        print(f"note: {said}; a smaller --batch-size takes more", file=sys.stderr)
 
 
 def _measured(history: Mapping[str, Sequence[float]], epoch: int) -> str:

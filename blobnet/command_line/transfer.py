@@ -12,6 +12,7 @@ from pathlib import Path
 
 from blobnet.command_line.model_argument import ModelSource, find_model, open_model
 from blobnet.datasets import Dataset
+from blobnet.datasets.loading import are_pictures
 from blobnet.datasets.named_data import NamedData
 from blobnet.errors import OptionError, ShapeError, first_few
 from blobnet.model import Model
@@ -64,6 +65,13 @@ class FileSource:
             raise ShapeError(str(self.path), rule, hint=hint, model=before, sample=sample, cause=cause) from error
         print(f"note: {self.path} was made for samples of {before}, and is trained for {sample}", file=sys.stderr)
         return found
+
+
+def file_model(options: argparse.Namespace, source: ModelSource | FileSource) -> Model | None:
+    """The model of --init-from, whose size and units pictures get; None where there is none, or no need of it."""
+    if isinstance(source, FileSource):
+        return source.model
+    return FileSource(options.init_from).model if options.init_from and are_pictures(options.dataset) else None
 
 
 def find_source(options: argparse.Namespace) -> ModelSource | FileSource:

@@ -52,9 +52,59 @@ def test_evaluate_says_what_is_measured(run, trained) -> None:
     assert result.err == (
         "note: the classes of own are digit 0, digit 1, digit 2, ...; those of the model are 0, 1, 2, ...; "
         "they are compared by their numbers\n"
-        "own, 360 samples, all that there are: the data set has no test split\n"
+        "own, 360 samples, all that there are: the data set has no test split, and the model may have been trained on "
+        "them\n"
     )
     assert result.out == run("evaluate", trained, "--dataset", "digits").out
+
+
+def test_measures_on_what_was_held_out(run, net) -> None:
+    """By the seed and the number of samples in the file, where its normalization shows that these are the samples."""
+    rng = np.random.default_rng(5)
+    x, y = rng.random((90, 1, 8, 8), np.float32), rng.integers(0, 3, 90)
+    names, without = np.array(list("abc")), "the data set has no test split"
+    np.savez("own.npz", x=x, y=y, class_names=names)
+    np.savez("other.npz", x=x + 1, y=y, class_names=names)
+    np.savez("val.npz", x=x, y=y, x_val=x[:40], y_val=y[:40], class_names=names)
+    settings = ["--epochs", 1, "--seed", 7, "--output"]
+    assert run("train", net, "--dataset", "own.npz", "--validation-fraction", 0.2, *settings, "part.h5").status == 0
+    assert run("train", net, "--dataset", "val.npz", *settings, "all.h5").status == 0
+    order = np.random.default_rng(7).permutation(90)
+    everything = f"all that there are: {without}, and the model may have been trained on them"
+    for model, data, what, rows in (
+        ("part", "own", f"18 samples that were held out of the training: {without}", order[:18]),
+        ("part", "other", f"90 samples, {everything}", range(90)),
+        ("all", "own", f"90 samples, all of which the model was trained on: {without}", range(90)),
+        ("all", "val", f"40 validation samples: {without}", range(40)),
+    ):
+        result = run("evaluate", f"{model}.h5", "--dataset", f"{data}.npz")
+        assert result.err == f"{data}, {what}\n"
+        chosen = np.asarray(rows)
+        measured = bn.load(f"{model}.h5").evaluate(x[chosen] + (data == "other"), y[chosen])
+        assert f"loss      {measured['loss']:.4f}\naccuracy  {measured['accuracy']:.4f}\n" in result.out
+
+
+@pytest.mark.parametrize("named", [(), ("ground", "cat", "dog")])
+def test_class_numbers_keep_their_meaning(run, named: tuple[str, ...]) -> None:
+    """Labels 1 and 2 of a table are classes 1 and 2 of a model that does not have them as names."""
+    image = pytest.importorskip("PIL.Image")
+    for label in range(3):
+        image.fromarray(np.full((4, 4), 100 * label, np.uint8)).save(f"{label}.png")
+    model = bn.Sequential([bn.layers.Input(1, 4, 4), bn.layers.Flatten(), bn.layers.Dense(3)], class_names=named)
+    dense = next(name.rpartition("/")[0] for name in model.weights if name.endswith("weight"))
+    slopes = np.array([-1, 0, 1], np.float32)  # The likeliest class is that of the gray.
+    model.set_weights({f"{dense}/weight": np.repeat(slopes[:, None], 16, axis=1), f"{dense}/bias": 0 * slopes})
+    model.set_normalization([100], [1])
+    model.save("own.h5")
+    Path("own.csv").write_text("path,label\n0.png,0\n2.png,2\n2.png,2\n", encoding="utf-8")
+    Path("some.csv").write_text("path,label\n2.png,2\n2.png,2\n", encoding="utf-8")
+    Path("far.csv").write_text("path,label\n2.png,3\n2.png,2\n", encoding="utf-8")
+    for table in ("own", "some"):
+        result = run("evaluate", "own.h5", "--dataset", f"{table}.csv")
+        assert "accuracy  1.0000" in result.out, result.err
+        assert ("compared by their numbers" in result.err) == bool(named)
+    result = run("evaluate", "own.h5", "--dataset", "far.csv")
+    assert "error: far: its classes must have the names of the model's" in result.err or named
 
 
 @pytest.mark.parametrize("stored", [False, True])
@@ -73,7 +123,10 @@ def test_classes_are_those_of_the_same_names(run, trained, monkeypatch, stored: 
     assert float(loss.split()[1]) == pytest.approx(measured["loss"], abs=6e-5)
     assert float(accuracy.split()[1]) == pytest.approx(measured["accuracy"], abs=6e-5)
     assert "\n".join(table) == str(model.report(x, y))
-    assert result.err == f"some, {len(x)} samples, all that there are: the data set has no test split\n"
+    assert (
+        result.err == f"some, {len(x)} samples, all that there are: the data set has no test split, "
+        "and the model may have been trained on them\n"
+    )
 
 
 def test_classes_of_which_some_are_the_models_are_refused(run, trained) -> None:

@@ -93,6 +93,19 @@ def test_from_files_to_files(run, folder) -> None:
         np.testing.assert_array_equal(read_mask(Path("said") / path.name), said[number])
 
 
+def test_numbers_of_masks_that_no_position_has(run, folder) -> None:
+    for path in folder.glob("*/masks/*"):
+        mask = read_mask(path)
+        image.fromarray(np.where(mask == 255, 255, mask * 100).astype(np.uint8)).save(path)
+    (folder / "classes.txt").unlink()
+    result = run("train", "nets.py:net", "--dataset", "data", "--epochs", "1")
+    assert (
+        "note: data has no samples of some classes, which are counted from 0: 198 of 201: 1, 2, 3, ...; masks of 0, "
+        "100, 200 should become masks of 0, 1, ...\n"
+    ) in result.err
+    assert "note: data has" not in run("evaluate", "net.h5", "--dataset", "data").err
+
+
 def test_predicted_masks_have_the_sizes_of_their_pictures(run, folder) -> None:
     pytest.importorskip("PIL.Image")
     run("train", "nets.py:net", "--dataset", "data", "--epochs", "1", "--output", "net.h5")

@@ -135,7 +135,7 @@ def test_targets_are_trained_with_the_squared_error(run) -> None:
     data = arrays(Path("targets.npz"), y=np.linspace(0, 1, 120, dtype=np.float32).reshape(40, 3))
     result = run("train", "lenet5", "--dataset", data, "--epochs", 1)
     assert re.fullmatch(r"validation loss \d\.\d{4} after 1 epoch; saved lenet5\.h5\n", result.out)
-    assert result.err.splitlines()[4].split() == ["epoch", "time", "img/s", "rate", "loss", "val.", "loss"]
+    assert result.err.splitlines()[5].split() == ["epoch", "time", "img/s", "rate", "loss", "val.", "loss"]
     assert bn.load("lenet5.h5").graph.output.shape.dimensions == (3,)
     measured = run("evaluate", "lenet5.h5", "--dataset", data)
     assert re.fullmatch(r"loss      \d\.\d{4}\n", measured.out)
@@ -155,7 +155,7 @@ def test_targets_that_look_like_classes_are_pointed_out(run) -> None:
         f"{note}data    floats: 36 samples of (1, 8, 8), a target each, 4 held out for validation\n"
     )
     chosen = run(*options, "--loss", "mean-squared-error")
-    assert (chosen.status, "note" in chosen.err) == (0, False)
+    assert (chosen.status, "note: the labels" in chosen.err) == (0, False)
 
 
 def test_class_numbers_without_samples_are_pointed_out(run, net) -> None:
@@ -176,12 +176,48 @@ def test_a_folder_of_pictures(run, net) -> None:
         image.fromarray(np.full((9, 7), 10 * number, np.uint8)).save(folder / f"{number}.png")
     result = run("train", net, "--dataset", "pictures", "--image-size", "8x8", "--epochs", 1)
     assert result.err.startswith("data    pictures: 18 samples of (1, 8, 8), 2 classes, 2 held out for validation\n")
-    assert run("evaluate", "net.h5", "--dataset", "pictures", "--image-size", "8x8").status == 0
-    refused = run("evaluate", "net.h5", "--dataset", "pictures")
+    Path("net.h5").rename("same.h5")
+    assert run("train", net, "--dataset", "pictures", "--image-size", 8, "--epochs", 1).out.replace("net", "same") == (
+        result.out.replace("net", "same")
+    )
+    image.fromarray(np.full((5, 6), 90, np.uint8)).save("pictures/a/x.png")
+    for command in (["evaluate", "net.h5"], ["show", "net.h5"], ["train", "--init-from", "net.h5", "--epochs", 1]):
+        assert run(*command, "--dataset", "pictures").status == 0, command
+    assert bn.load("net-tuned.h5").graph.input.shape.dimensions == (1, 8, 8)
+    Path("pictures/a/x.png").unlink()
+    resumed = run("train", net, "--dataset", "pictures", "--epochs", 2, "--resume")
+    assert (resumed.status, "(1, 8, 8)" in resumed.err) == (0, True)
+    refused = run("evaluate", "net.h5", "--dataset", "pictures", "--image-size", "9x7")
     assert refused.err == (
         "error: pictures: each sample must have the shape of the model's input. Received sample=(1, 9, 7), "
-        "input=(1, 8, 8). Hint: --image-size resizes the pictures of a folder.\n"
+        "input=(1, 8, 8). Hint: --image-size 8x8 resizes pictures to the model's size.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("classes", "count", "options", "notes"),
+    [
+        (12, 1, [], ["note: all samples of {} are held out for validation, and none is trained on",
+                     "note: an epoch has 1 step: 11 samples in batches of 64; a smaller --batch-size takes more"]),
+        (2, 1, [], ["note: 2 samples are too few to hold a tenth out for validation, so none are; "
+                    "--validation-fraction holds out more"]),
+        (2, 1, ["--save-best"], ["error: --validation-fraction: there must be samples to choose by, that are held "
+                                 "out. Received samples=2. Hint: --validation-fraction 0.5, say."]),
+        (2, 1, ["--save-best", "--validation-fraction", 0.5], ["note: all samples of "]),
+        (2, 100, [], ["note: an epoch has 3 steps: 180 samples in batches of 64; a smaller --batch-size takes more"]),
+        (2, 100, ["--batch-size", 16], []),
+    ],
+)  # fmt: skip
+def test_few_samples(run, net, classes: int, count: int, options: list[object], notes: list[str]) -> None:
+    y = np.repeat(np.arange(classes), count)
+    names = np.array([f"class {number}" for number in range(classes)])
+    np.savez("few.npz", x=np.random.default_rng(0).random((len(y), 1, 8, 8), np.float32), y=y, class_names=names)
+    result = run("train", net, "--dataset", "few.npz", "--epochs", 1, *options)
+    assert result.status == any("error" in note for note in notes), result.err
+    lost = names[bn.datasets.load("few.npz").train.parted(0.1, 0)[1].y[0]] if classes == 12 else ""
+    for note in notes:
+        assert note.format(lost) in result.err
+    assert result.err.count("note: ") == sum("error" not in note for note in notes)
 
 
 def test_pictures_with_a_validation_folder(run, net, monkeypatch) -> None:
@@ -433,10 +469,12 @@ def test_gray_pictures_for_a_model_of_colours_and_a_single_class(run, net) -> No
         Path(folder).mkdir(parents=True)
         for number in range(20):
             image.fromarray(np.full((9, 7), 10 * number, np.uint8)).save(f"{folder}/{number}.png")
-    assert run("train", "colour.py:colour", "--dataset", "gray").err == (
-        "error: gray: each sample must have the shape of the model's input. Received sample=(1, 9, 7), "
-        "input=(3, 9, 7). Hint: the pictures are gray, the model takes RGB ones: convert them.\n"
-    )
+    Path("gray/a/a.txt").write_text("no picture")
+    result = run("train", "colour.py:colour", "--dataset", "gray", "--epochs", 1)
+    assert (result.status, result.err.count("left out: 1 .txt")) == (0, 1), result.err
+    assert "data    gray: 36 samples of (3, 9, 7), 2 classes, 4 held out for validation\n" in result.err
+    assert run("train", "--init-from", "colour.h5", "--dataset", "gray", "--epochs", 1).status == 0
+    Path("gray/a/a.txt").unlink()
     # A model that is there says what pictures become, as for predict.
     colour = bn.Sequential([layers.Input(3, 9, 7), layers.Flatten(), layers.Dense(2)], seed=1)
     colour.set_normalization([100] * 3, [60] * 3)

@@ -47,7 +47,10 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
         ([*DIGITS, "--learning-rate", "fast"], "argument --learning-rate: it must be a number, not 'fast'"),
         ([*DIGITS, "--validation-fraction", "1"], f"argument --validation-fraction: it must be {POSITIVE}, not '1'"),
         ([*DIGITS, "--validation-fraction", "x"], f"argument --validation-fraction: it must be {POSITIVE}, not 'x'"),
-        ([*DIGITS, "--image-size", "28"], "argument --image-size: it must be HEIGHTxWIDTH such as 32x32, not '28'"),
+        (
+            [*DIGITS, "--image-size", "2x8x8"],
+            "argument --image-size: it must be HEIGHTxWIDTH such as 64x48, or 64",
+        ),
         ([*DIGITS, "--optimizer", "adm"], "argument --optimizer: unknown name 'adm': did you mean 'adam' or 'adamw'?"),
         ([*DIGITS, "--precision", "tf33"], "argument --precision: unknown name 'tf33': did you mean 'tf32' or 'fp32'?"),
         ([*DIGITS, "--schedule", "cos"], "argument --schedule: unknown name 'cos': did you mean 'cosine'"),

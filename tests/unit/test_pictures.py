@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -419,6 +420,51 @@ def test_class_index_without_a_class(folder: Path) -> None:
     rule = "class_index.json: every class must stand in it. Received missing=b, names=['a']."
     with pytest.raises(DataError, match=re.escape(rule)):
         datasets.load(folder, size=(4, 4))
+
+
+def deep_png(path: Path, values: np.ndarray) -> Path:
+    """A PNG of 16 bits, which Pillow itself writes in gray alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], 16, 2 if values.ndim == 3 else 0, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    chunks = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts]
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    return path
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["gray", "colours", "tif", "long"])
+@pytest.mark.parametrize(
+    ("peak", "left"), [(200, "nothing but black"), (4095, "16 of 256 grays"), (1 << 14, None), (65535, None)]
+)
+def test_deep_pictures_of_few_values(tmp_path: Path, kind: str, peak: int, left: str | None, workers: int) -> None:
+    values = np.random.default_rng(peak).integers(0, peak + 1, (6, 5, 3) if kind == "colours" else (6, 5))
+    values[0, 0] = peak
+    if kind in ("gray", "colours"):
+        path = deep_png(tmp_path / "set" / "a" / "1.png", values)
+    else:
+        path = tmp_path / "set" / "a" / "1.tif"
+        path.parent.mkdir(parents=True)
+        image.fromarray(values.astype(np.uint16 if kind == "tif" else np.int32)).save(path)
+    put(tmp_path / "set" / "a" / "2.png", 2, (6, 5), is_gray=kind != "colours")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = datasets.load(tmp_path / "set", workers=workers).train.x[0]
+    np.testing.assert_array_equal(found, (values if values.ndim == 3 else values[..., None]).transpose(2, 0, 1) >> 8)
+    if left is None:
+        assert not said
+        return
+    high = peak | 0xFF if kind == "colours" else peak
+    rule = f"pictures of 16 bits become 8 bits by 1/256, and these have no value above {high}: {left} is left."
+    assert str(said[0].message).startswith(f"set: {rule} Received pictures=1. Hint: scale them before: PIL.Image.froma")
+    if kind == "gray":  # The hint.
+        with image.open(path) as picture:
+            image.fromarray((np.asarray(picture) * (255 / peak)).astype(np.uint8)).save(path)
+        assert datasets.load(tmp_path / "set").train.x[0].max() >= 254
+    elif peak == 200:
+        with pytest.warns(BlobnetWarning, match="nothing but black is left"):
+            assert not datasets.read_image(path, (1, 6, 5)).any()
 
 
 # --- what counts, what is left out, and what is asked ---
