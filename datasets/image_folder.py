@@ -296,18 +296,20 @@ def _find_masked(folder: Path, listing: Listing) -> Masked:
         if name not in found:
             raise DataError(str(folder), f"it must hold the folders {PICTURES} and {MASKS}", missing=name)
         _check_no_splits(found[name], f"{{}}/{name}")
-    for name in set(found) - {PICTURES, MASKS}:
+    for name in sorted(set(found) - {PICTURES, MASKS}):
         listing.leave_out(f"folder {found[name].name}/")
     pictures = listing.pictures(found[PICTURES])
     if not pictures:
         raise DataError(str(found[PICTURES]), "it must hold pictures", **listing.received)
-    masks = {_key(found[MASKS], path): path for path in listing.pictures(found[MASKS], LOSSLESS)}
+    files = listing.pictures(found[MASKS], LOSSLESS)
+    masks = {_key(found[MASKS], path): path for path in files}
     keys = [_key(found[PICTURES], path) for path in pictures]
     missing = [key for key in keys if key not in masks]
     if missing:
         rule = f"each picture must have a mask of its name, of a format that keeps values ({', '.join(LOSSLESS)})"
         raise DataError(str(found[MASKS]), rule, missing=len(missing), of=len(pictures), first=missing[0])
     listing.leave_out(f"of {found[MASKS].name}/ without a picture", len(set(masks) - set(keys)))
+    listing.leave_out(f"of {found[MASKS].name}/ with the name of another", len(files) - len(masks))
     return [(path, masks[key]) for path, key in zip(pictures, keys, strict=True)]
 
 
