@@ -227,7 +227,7 @@ def note_shallow(subject: str, peaks: Sequence[int | None]) -> None:
     peak = max(deep, default=0)
     if 0 < peak < _FEW_VALUES:
         grays = f"{(peak >> 8) + 1} of 256 grays" if peak > 0xFF else "nothing but black"
-        rule = f"pictures of 16 bits become 8 bits by 1/256, and these have no value above {peak}: {grays} is left"
+        rule = f"pictures of 16 bits become 8 bits by 1/256, and these have no value above {peak}, which leaves {grays}"
         hint = "scale them before: PIL.Image.fromarray((numpy.asarray(picture) * "
         hint += f"(255 / {peak})).astype(numpy.uint8)).save(file)."
         warn(subject, rule, pictures=len(deep), hint=hint)

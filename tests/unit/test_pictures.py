@@ -456,14 +456,14 @@ def test_deep_pictures_of_few_values(tmp_path: Path, kind: str, peak: int, left:
         assert not said
         return
     high = peak | 0xFF if kind == "colours" else peak
-    rule = f"pictures of 16 bits become 8 bits by 1/256, and these have no value above {high}: {left} is left."
+    rule = f"pictures of 16 bits become 8 bits by 1/256, and these have no value above {high}, which leaves {left}."
     assert str(said[0].message).startswith(f"set: {rule} Received pictures=1. Hint: scale them before: PIL.Image.froma")
     if kind == "gray":  # The hint.
         with image.open(path) as picture:
             image.fromarray((np.asarray(picture) * (255 / peak)).astype(np.uint8)).save(path)
         assert datasets.load(tmp_path / "set").train.x[0].max() >= 254
     elif peak == 200:
-        with pytest.warns(BlobnetWarning, match="nothing but black is left"):
+        with pytest.warns(BlobnetWarning, match="leaves nothing but black"):
             assert not datasets.read_image(path, (1, 6, 5)).any()
 
 
