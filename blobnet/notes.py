@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from blobnet.graph import Graph, Vertex
 _LOOKED_AT = 8
 #: Root mean squares of normalised samples beyond this, and deviations below that, are of other samples.
 _LARGE, _SMALL = 10.0, 0.1
+#: Times that of the first step, or 1, beyond which a loss has risen.
+_RISEN = 10.0
+#: What to do against losses that rise.
+DIVERGED = "use a smaller learning rate, or clip the gradients (clip_norm)."
 
 
 def note_losses(heads: Sequence[Head], graph: Graph) -> None:
@@ -53,6 +57,27 @@ def note_scale(
         rule = "samples should be normalised: with values as large as these a model hardly learns"
         hint = "model.set_normalization(mean, deviation) makes it part of the model."
         warn("x", rule, hint=hint, **received)
+
+
+def note_single_values(graph: Graph, frozen: Collection[str], samples: int) -> None:
+    """Warns where a batch norm that is trained sees one value a unit in a batch of so many samples."""
+    for vertex in graph.vertices:
+        trained = {vertex.parameter(spec.name) for spec in graph.parameters(vertex) if spec.trainable} - set(frozen)
+        if vertex.layer.kind == "BatchNorm" and trained and samples * vertex.shape.positions == 1:
+            rule = "a batch norm needs several values a unit in each batch: of one alone it makes 0, as Keras does"
+            hint = "choose a batch_size that leaves no batch of a single sample, or freeze the layer."
+            warn(vertex.layer.subject, rule, smallest_batch=samples, hint=hint)
+            return
+
+
+def note_divergence(first: float, record: Mapping[str, float], epoch: int) -> bool:
+    """Warns where a loss of an epoch is far above that of the first step; returns whether one is."""
+    limit = _RISEN * max(1.0, first)
+    risen = {name: f"{record[name]:.3g}" for name in ("loss", "validation_loss") if record.get(name, 0.0) > limit}
+    if risen:
+        rule = "losses should fall; here they have risen far above that of the first step"
+        warn("training", rule, epoch=epoch, **risen, first_step=f"{first:.3g}", hint=DIVERGED)
+    return bool(risen)
 
 
 def _normalises(graph: Graph, entry: Vertex) -> bool:

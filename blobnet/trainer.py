@@ -31,6 +31,7 @@ from blobnet.inference import Evaluator, LabelledData, head_name, measured_names
 from blobnet.kernel_call import Batch
 from blobnet.loader import Labels, Loader
 from blobnet.metrics import Metric
+from blobnet.notes import DIVERGED, note_divergence, note_single_values
 from blobnet.parallel import World
 from blobnet.planning import make_plan
 from blobnet.progress import Table, bar, shown
@@ -39,7 +40,6 @@ from blobnet.training_step import TrainingStep, not_finite
 
 #: Seconds between two looks at the running metrics.
 DISPLAY_INTERVAL = 0.25
-_DIVERGED = "use a smaller learning rate, or clip the gradients (clip_norm)."
 
 
 @dataclass
@@ -122,6 +122,7 @@ class Trainer:
         self.epoch = self.batches = self.samples = 0
         self.rate_factor = 1.0
         self.learning_rate = 0.0
+        self._first_loss: float | None = None
         self.best: dict[str, FloatArray] | None = None
         weights = [None if own is None else [float(weight) for weight in own] for own in step.class_weights]
         self._settings: dict[str, Any] = {
@@ -268,6 +269,11 @@ class Trainer:
         more = [f"validation_{head_name(head, name)}" for head, own in zip(heads, asked, strict=True) for name in own]
         if validation is not None:
             progress.metrics += [*(f"validation_{name}" for name in measured_names(heads)), *more]
+        if data.count is not None and progress.writes:
+            # Where batch norms are over all shards, they see whole batches.
+            size = self.step.batch_size if self.step.lockstep is None else self.batch_size
+            note_single_values(self.step.graph, self.step.frozen, data.count % size or size)
+        is_noted = not progress.writes
         evaluator = None if validation is None else self._evaluator(validation)
         callbacks = [callback for callback in callbacks if progress.writes or not callback.only_logs]
         _tell(callbacks, "begin", progress)
@@ -294,6 +300,7 @@ class Trainer:
                     finish = evaluator.measure(validation, self.step.loss_weights, asked, world, shown.update)
                 record |= {f"validation_{name}": value for name, value in finish().items()}
             record = self.step.world.of_first(record)
+            is_noted = is_noted or note_divergence(self._first_loss or 0.0, record, self.epoch + 1)
             self.epoch, self.batches, self.samples = self.epoch + 1, 0, 0
             if verbose:
                 print(table.row(self.epoch, seconds, count, self.learning_rate, record), file=sys.stderr)
@@ -311,7 +318,7 @@ class Trainer:
         broken = not_finite(self.weights())
         if broken:
             rule = "the weights must stay finite"
-            raise TrainingError("training", rule, epoch=self.epoch + 1, broken=broken, hint=_DIVERGED)
+            raise TrainingError("training", rule, epoch=self.epoch + 1, broken=broken, hint=DIVERGED)
 
     def _run_epoch(
         self,
@@ -350,7 +357,7 @@ class Trainer:
                     step.change_samples(rows.of(number * size, count))
                 layer["first_layer"] = step.first_not_finite(count)
             rule = "the loss must stay finite"
-            raise TrainingError("training", rule, epoch=self.epoch + 1, step=step.number, **layer, hint=_DIVERGED)
+            raise TrainingError("training", rule, epoch=self.epoch + 1, step=step.number, **layer, hint=DIVERGED)
 
         self._check_loss = check
         if not self.batches:
@@ -371,7 +378,10 @@ class Trainer:
                     number = step.number
                     _tell(callbacks, "step_end", progress)
             # Waits for the device, so that the bar does not end before the work.
+            watch.finish()
             totals = step.totals()
+            if self._first_loss is None:
+                self._first_loss = watch.first
         if not self.samples:
             hint = "a generator gives its batches once; a list, or a class with __iter__, begins anew."
             rule = "the stream must give samples in every epoch"
@@ -596,12 +606,16 @@ class _Watch:
         step: whose.
         shown: the progress bar to show them on.
         check: called with the totals.
+
+    Attributes:
+        first: the loss of the first step; None before it is known.
     """
 
     def __init__(self, step: TrainingStep, shown: Any, check: Callable[[FloatArray], None]) -> None:
         self._step, self._shown, self._check = step, shown, check
         self._reading: Reading | None = None
         self._last = -math.inf  # The first look is at the first step.
+        self.first: float | None = None
 
     def look(self) -> None:
         """To be called after every step."""
@@ -610,10 +624,17 @@ class _Watch:
                 self._last = time.perf_counter()
                 self._reading = self._step.read_totals()
         elif self._reading.is_done():
-            totals, self._reading = self._reading.values(), None
-            self._check(totals)
-            found = measurements(self._step.sum_of_shards(totals), self._step.heads, self._step.loss_weights)
-            self._shown.set_postfix_str(shown(found), refresh=False)
+            self.finish()
+
+    def finish(self) -> None:
+        """Takes what was last read; waits for it."""
+        if self._reading is None:
+            return
+        totals, self._reading = self._reading.values(), None
+        self._check(totals)
+        found = measurements(self._step.sum_of_shards(totals), self._step.heads, self._step.loss_weights)
+        self.first = found["loss"] if self.first is None else self.first
+        self._shown.set_postfix_str(shown(found), refresh=False)
 
 
 def _record(history: dict[str, list[float]], record: Mapping[str, float]) -> None:

@@ -495,6 +495,20 @@ def test_windows_that_were_read_are_written(
     assert_same(predicted(again, {"x": x}, device), [wanted])
 
 
+def test_pads_of_four_sides(device: Any, tmp_path: Path) -> None:
+    """ONNX has all beginnings first: top, left, bottom, right."""
+    image = layers.Input(2, 5, 6)()
+    model = bn.Model(image, layers.Conv2D(3, 2, padding=((3, 0), (1, 2)), name="conv")(image))
+    proto = check(model, tmp_path / "model.onnx", samples(model), device)
+    (pads,) = [item.ints for node in proto.graph.node for item in node.attribute if item.name == "pads"]
+    assert list(pads) == [3, 1, 0, 2]
+    x = samples(model)
+    again = bn.onnx.load(tmp_path / "model.onnx")
+    assert_same(
+        predicted(again, dict(zip(again.graph.inputs, x.values(), strict=True)), device), predicted(model, x, device)
+    )
+
+
 # -- files that were read take the place of the original --------------------------------------------------------------
 
 

@@ -72,6 +72,11 @@ def contract(
     )
 
 
+def test_two_strides(device: Device) -> None:
+    """Six phases of backward data, each with taps of its own; for a sample of all tests, too."""
+    contract(device, Conv2D(3, (4, 5), stride=(2, 3), padding=1), Shape(2, 9, 13), ["own pitches"])
+
+
 def phases_with_taps(layer: Conv1D | Conv2D, shape: Shape) -> int:
     """The phases of the input that any tap of the filter reads: the others have nothing to add to a delta."""
     vertical, horizontal = (

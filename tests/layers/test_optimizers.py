@@ -212,6 +212,19 @@ def test_steps(device: Device, optimizer: Optimizer, device_class: str) -> None:
         assert state[~gaps].all(), slot
 
 
+def test_what_only_some_options_do(device: Device) -> None:
+    """Nesterov's step, momentum of RMSprop, and what is clipped before it decays; for a sample of all tests, too."""
+    for optimizer in (
+        SGD(momentum=0.9, nesterov=True, weight_decay=0.5, clip_norm=5.0),
+        RMSprop(momentum=0.5, weight_decay=0.5, clip_norm=1.0),
+        Adam(weight_decay=0.5, clip_norm=3.0),
+        AdamW(weight_decay=0.5, clip_norm=3.0),
+    ):
+        found, wanted = run_steps(device, optimizer, kind_of(device), steps=2), reference_parameters(optimizer, steps=2)
+        values = found.read("parameters")[: wanted.size]
+        assert_close(values, wanted, relative=3e-6, absolute=3e-6, what=str(optimizer))
+
+
 @CLASSES
 @pytest.mark.parametrize("optimizer", [OPTIMIZERS[4], OPTIMIZERS[8], OPTIMIZERS[11], OPTIMIZERS[13]], ids=str)
 def test_two_runs_are_bit_equal(device: Device, optimizer: Optimizer, device_class: str) -> None:

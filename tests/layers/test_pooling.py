@@ -137,6 +137,13 @@ def test_random_configurations(device: Device, seed: int) -> None:
     check_once(device, layer, shape, sides, inputs, accumulate=accumulate, tuning=tuning, count=count, seed=seed)
 
 
+def test_means_of_windows_that_reach_beyond(device: Device) -> None:
+    """What a mean is divided by, forward and backward, with zeros counted and not; for a sample of all tests, too."""
+    for counted in (False, True):
+        layer = AveragePool2D(3, 2, 1, count_include_pad=counted)
+        check_once(device, layer, Shape(2, 5, 6), ((1, 1), (1, 1)))
+
+
 def test_random_configurations_cover_what_they_should() -> None:
     found = [random_configuration(seed)[:4] for seed in range(RANDOM_CONFIGURATIONS)]
     for kind in ((MaxPool1D, MaxPool2D), (AveragePool1D, AveragePool2D)):

@@ -466,6 +466,17 @@ def test_streams_are_cut_as_well(device: Device, accumulate: int) -> None:
     assert cut.history["accuracy"] == whole.history["accuracy"]
 
 
+def test_random_numbers_of_streams_do_not_depend_on_shards(device: Device) -> None:
+    stream = [(X[first:end], Y[first:end]) for first, end in ((0, 16), (16, 27))]
+    found = []
+    for shards in (1, 8):
+        model = Sequential([layers.Input(1, 8, 8), layers.Flatten(), layers.Dropout(0.5), layers.Dense(10)])
+        model.fit(stream, device=device, verbose=False, shards=shards, **SETTINGS)
+        found.append(model.weights)
+    for name, values in found[0].items():
+        np.testing.assert_allclose(found[1][name], values, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def test_a_process_that_mpi_started_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
     from blobnet.parallel import World, _started
 

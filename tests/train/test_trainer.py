@@ -22,7 +22,7 @@ from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback, Checkpoint, CSVLog
 from blobnet.checkup.reference import losses as reference_losses
 from blobnet.device import Device
-from blobnet.errors import DataError, OptionError, PlanError, ShapeError
+from blobnet.errors import BlobnetWarning, DataError, OptionError, PlanError, ShapeError
 from blobnet.executor import IN_PARTS
 from blobnet.inference import Evaluator
 from blobnet.loader import IndexedReader
@@ -624,3 +624,38 @@ def test_what_a_training_prints(device: Device, capsys: pytest.CaptureFixture[st
 def test_optimizers_can_be_named_in_options() -> None:
     for optimizer in OPTIMIZERS.values():
         assert optimizers.from_description(json.loads(json.dumps(optimizer.description())), "file") == optimizer
+
+
+# -- trainings that run, but not as they were meant --------------------------------------------------------------------
+
+
+def test_losses_that_rise_are_pointed_out_once(device: Device) -> None:
+    x, y = digits(96)
+    model = Sequential([layers.Input(1, 8, 8), layers.Flatten(), layers.Dense(10)])
+    rule = (
+        "training: losses should fall; here they have risen far above that of the first step. Received epoch=1, loss="
+    )
+    settings: dict[str, Any] = {"epochs": 3, "batch_size": 16, "validation": (x, y), "device": device, "verbose": False}
+    with pytest.warns(BlobnetWarning, match=rule) as found:
+        history = model.fit(x, y, optimizer=Adam(1000.0), **settings)
+    assert len(found) == 1
+    assert history["validation_loss"][0] > 1000
+    assert "first_step=2." in str(found[0].message)
+    assert "Hint: use a smaller learning rate" in str(found[0].message)
+    again = Sequential([layers.Input(1, 8, 8), layers.Flatten(), layers.Dense(10)])
+    assert again.fit(x, y, optimizer=Adam(0.001), **settings)["loss"][-1] < 4
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_batch_norm_of_single_values_is_pointed_out(device: Device, count: int) -> None:
+    """PyTorch refuses it; Keras makes 0 of it, as we do: then the network learns nothing of that sample."""
+    model = Sequential([layers.Input(3), layers.BatchNorm(name="norm"), layers.Dense(2, name="last")])
+    x, y = np.random.default_rng(count).standard_normal((count, 3)).astype(np.float32), np.arange(count) % 2
+    settings: dict[str, Any] = {"epochs": 1, "batch_size": 4, "optimizer": SGD(0.1), "device": device, "verbose": False}
+    rule = r"norm \(BatchNorm\): a batch norm needs several values a unit in each batch: of one alone it makes 0, .*"
+    with pytest.warns(BlobnetWarning, match=rule + r"Received smallest_batch=1. Hint: choose a batch_size that"):
+        model.fit(x, y, **settings)
+    assert all(np.isfinite(values).all() for values in model.weights.values())
+    model.fit(x, y, **settings, freeze="norm")
+    if count > 1:
+        model.fit(x, y, **{**settings, "batch_size": 5})

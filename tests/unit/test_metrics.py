@@ -58,7 +58,7 @@ def test_metrics_of_classes(samples: int, classes: int) -> None:
     assert report.accuracy == pytest.approx((predicted == labels).mean())
 
 
-@pytest.mark.parametrize("levels", [2, 7, 100000])
+@pytest.mark.parametrize("levels", [2, 100000, 7])  # Few levels, so ties, at both ends: of a sample, too.
 def test_auc_counts_pairs(levels: int) -> None:
     labels, scores = batch(60, 4, seed=levels, levels=levels)
     found = class_auc(labels, scores)
