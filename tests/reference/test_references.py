@@ -326,7 +326,7 @@ def test_batch_norm_of_one_value() -> None:
 
 # -- activations -----------------------------------------------------------------------------------------------------
 
-KINKS = np.array([-30.0, -6.0, -1.0, -0.0, 0.0, 0.5, 6.0, 6.5, 19.0]).reshape(1, 1, 3, 3)
+KINKS = np.array([-30.0, -6.0, -3.0, -1.0, -0.0, 0.0, 0.5, 1.5, 3.0, 6.0, 6.5, 19.0]).reshape(1, 1, 3, 4)
 
 
 @pytest.mark.parametrize("seed", range(2), ids="seed{}".format)
