@@ -49,6 +49,15 @@ MOST_ELEMENTS = 2**31
 MOST_AXES = 16
 #: The operators that make sequences, and take them.
 SEQUENCE_KINDS = frozenset(["SequenceAt", "SplitToSequence"])
+#: The operators that compute with numbers, which of whole ones overflow and are cut off; and those that choose some.
+_ARITHMETIC = frozenset([
+    "Abs", "Add", "Div", "Einsum", "Gemm", "MatMul", "Mean", "Mod", "Mul", "Neg", "Pow", "ReduceL1", "ReduceL2",
+    "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Sub", "Sum",
+])  # fmt: skip
+_CHOOSING = frozenset([
+    "Clip", "Concat", "DepthToSpace", "Expand", "Gather", "GatherND", "Max", "MaxPool", "Min", "Pad", "Relu", "Slice",
+    "SpaceToDepth", "Split", "Tile", "Where",
+])  # fmt: skip
 #: The operators that give an array another shape, or order.
 _VIEWS = frozenset(["Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
 #: Samples for which shapes are worked out where a file leaves their number open: a prime that nothing else has.
@@ -483,7 +492,9 @@ class Import:
         subject = _subject_of(node, self.subject)
         if node.op_type not in SEQUENCE_KINDS and any(isinstance(value, Pieces) for value in inputs):
             _refuse_sequences(subject)
-        if node.op_type in host.KINDS and not any(isinstance(value, Tensor) for value in inputs):
+        # What depends on inputs whose values are known is the host's, whatever it is: no network reads them.
+        is_host = node.op_type in host.KINDS or (bool(self.known) and node.op_type not in SEQUENCE_KINDS)
+        if is_host and not any(isinstance(value, Tensor) for value in inputs):
             known = {
                 name: value for name, value in zip(node.input, inputs, strict=True) if isinstance(value, np.ndarray)
             }
@@ -510,7 +521,15 @@ class Import:
             if node.op_type not in OPERATORS:
                 rule = "the operator's inputs must be known when the model is read: it works on constants alone"
                 operation.on_host(rule, operator=node.op_type)
+            whole = [value for value in inputs if isinstance(value, Tensor) and value.type.kind in "iu"]
+            if whole and node.op_type in _ARITHMETIC:
+                rule = "whole numbers are computed by the host alone, of inputs that are known"
+                hint = f"cast them to float before it. {SESSION_HINT}"
+                raise operation.needed(whole[0], rule, hint, type=whole[0].type.name)
             found = OPERATORS[node.op_type](operation)
+            if whole and node.op_type in _CHOOSING:
+                many = [found] if isinstance(found, Tensor | np.ndarray) else found
+                found = [replace(value, type=whole[0].type) if isinstance(value, Tensor) else value for value in many]
         except (OnHostError, SamplesMixedError) as error:
             if not (self.has_tail if isinstance(error, OnHostError) else self.mixes):
                 raise

@@ -121,10 +121,13 @@ class Operation:
         if not isinstance(value, Tensor):
             return value
         rule = "the input must be known when the model is read: a constant of the file"
-        hint = "export the network with constants in its place."
-        error = ValueNeededError(self.subject, rule, input=place, hint=hint)
-        error.inputs = frozenset(_inputs_of(value.node))
-        raise error
+        raise self.needed(value, rule, "export the network with constants in its place.", input=place)
+
+    def needed(self, tensor: Tensor, rule: str, hint: str, **received: object) -> ValueNeededError:
+        """The error of this node for a tensor whose value must be known."""
+        error = ValueNeededError(self.subject, rule, hint=hint, **received)
+        error.inputs = frozenset(_inputs_of(tensor.node))
+        return error
 
     def numbers(self, name: str, place: int | None = None, default: Any = None) -> tuple[int, ...] | Any:
         """Whole numbers that older operator sets have as an attribute, and newer ones as an input."""

@@ -214,16 +214,65 @@ def test_inputs_of_sessions_that_do_not_fit(tmp_path: Path) -> None:
     assert session.outputs == ("small", "kinds", "scores")
 
 
-def test_networks_that_would_read_nothing(tmp_path: Path) -> None:
-    """Whole numbers of 64 bits are known, and a network of what is known alone has no samples."""
-    nodes = [helper.make_node("Cast", ["x"], ["a"], to=1), helper.make_node("Conv", ["a", "w"], ["y"])]
-    constants = {"w": np.ones((2, 3, 3, 3), np.float32)}
-    path = saved(tmp_path, graph_of(nodes, {"x": (1, 3, 5, 5)}, {"y": (1, 2, 3, 3)}, constants, type_=_INT))
-    rule = (
-        r"what the device computes must read an input .* Received known=\{'x': 'int64 \(1, 3, 5, 5\)'\}.* Hint: export"
-    )
-    with pytest.raises(bn.errors.OptionError, match=rule):
-        bn.onnx.Session(path).predict(np.ones((1, 3, 5, 5), np.int64))
+_WHOLE = ["uint8", "int8", "int16", "int32", "int64"]
+#: Nodes from whole numbers x and y and real ones f to an output z; k is 7, w a filter.
+_OF_WHOLE: dict[str, list[tuple[str, list[str], str, dict[str, Any]]]] = {
+    "sum that overflows": [("Add", ["x", "y"], "a", {}), ("Cast", ["a"], "z", {"to": 1})],
+    "quotient": [("Div", ["x", "k"], "a", {}), ("Mul", ["a", "k"], "b", {}), ("Cast", ["b"], "z", {"to": 1})],
+    "choices, then a difference": [
+        ("Max", ["x", "y"], "a", {}),
+        ("Concat", ["a", "x"], "b", {"axis": 2}),
+        ("Sub", ["b", "k"], "c", {}),
+        ("Cast", ["c"], "z", {"to": 1}),
+    ],
+    "filter of casts": [("Cast", ["x"], "a", {"to": 1}), ("Conv", ["a", "w"], "z", {})],
+    "filter of sums": [
+        ("Cast", ["x"], "a", {"to": 1}),
+        ("Add", ["a", "f"], "b", {}),
+        ("Conv", ["b", "w"], "z", {}),
+    ],
+    "casts to whole numbers": [
+        ("Mul", ["f", "f"], "a", {}),
+        ("CastLike", ["a", "x"], "b", {}),
+        ("Mul", ["b", "k"], "c", {}),
+        ("Cast", ["c"], "z", {"to": 1}),
+    ],
+    "condition": [("Greater", ["x", "y"], "a", {}), ("Where", ["a", "f", "f"], "z", {})],
+}
+
+
+@pytest.mark.parametrize("kind", _WHOLE)
+@pytest.mark.parametrize("case", _OF_WHOLE)
+def test_whole_numbers_are_whole_for_every_number_of_samples(case: str, kind: str) -> None:
+    """They overflow and are cut off as ONNX says, on the host where the device would not."""
+    nodes = [helper.make_node(name, inputs, [output], **more) for name, inputs, output, more in _OF_WHOLE[case]]
+    read, type_ = {name for node in nodes for name in node.input}, helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    constants = {"k": np.array(7, kind), "w": np.ones((3, 2, 2, 2), np.float32)}
+    constants = {name: array for name, array in constants.items() if name in read}
+    model = graph_of(nodes, {name: ("N", 2, 3, 4) for name in "xyf" if name in read}, {"z": None}, constants)
+    for item in model.graph.input:
+        item.type.tensor_type.elem_type = 1 if item.name == "f" else type_
+    for count in (1, 3):
+        random = np.random.default_rng(count)
+        limits = np.iinfo(kind if kind in ("uint8", "int8") else "int16")
+        x = {
+            item.name: random.standard_normal((count, 2, 3, 4)).astype(np.float32)
+            if item.name == "f"
+            else random.integers(limits.min, limits.max, (count, 2, 3, 4)).astype(kind)
+            for item in model.graph.input
+        }
+        (wanted,) = ReferenceEvaluator(model).run(None, x)
+        (found,) = bn.onnx.Session(model).run(x).values()
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
+
+
+def test_sums_of_whole_numbers_are_none_of_a_model(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Add", ["x", "x"], ["a"], "sum"), helper.make_node("Cast", ["a"], ["y"], to=1)]
+    path = saved(tmp_path, graph_of(nodes, {"x": ("N", 3)}, {"y": None}, type_=onnx.TensorProto.UINT8))
+    rule = r"node sum \(Add\): whole numbers are computed by the host alone, of inputs that are known\. Received type="
+    with pytest.raises(bn.errors.OptionError, match=rule + r"uint8\. Hint: cast them to float before it\. bn\.onnx"):
+        bn.onnx.load(path)
+    assert bn.onnx.Session(path).predict(np.array([[200, 5, 128]], np.uint8)).tolist() == [[144, 10, 0]]
 
 
 def test_indices_of_maxima_come_from_the_host(tmp_path: Path) -> None:

@@ -250,7 +250,8 @@ def _cast(op: Operation) -> Value:
         return value.astype(wanted)
     if wanted == np.bool_:
         return value if value.type == wanted else elementwise(op, "({0} != 0 ? 1 : 0)", value, boolean=True)
-    op.require(wanted.kind == "f", "a tensor can become float or bool: networks compute in float32", to=wanted.name)
+    if wanted.kind != "f":
+        op.on_host("a tensor can become float or bool: networks compute in float32", to=wanted.name)
     return replace(value, type=np.dtype(np.float32))
 
 
