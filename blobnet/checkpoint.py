@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -153,6 +153,7 @@ def _image(subject: str, model: ModelFile) -> bytes:
             _write(file, "loss", _json(subject, "the loss", model.loss))
         if model.training is not None:
             _write_training(subject, file.create_group("training"), model.training)
+        file.attrs[_CHECKSUM] = np.bytes_(_checksum_of_rest(subject, model))
         file.flush()
         image: bytes = file.id.get_file_image()
     return image
@@ -198,6 +199,17 @@ def _checksum(arrays: Mapping[str, Any]) -> str:
         digest.update(f"{name}\0".encode())
         digest.update(np.ascontiguousarray(arrays[name], "<f4").data)
     return digest.hexdigest()
+
+
+def _checksum_of_rest(subject: str, model: ModelFile) -> str:
+    """The SHA-256 of all that a model is besides the arrays that have checksums of their own: its layers, names, ..."""
+    said = {item.name: getattr(model, item.name) for item in fields(model) if item.name != "weights"}
+    said["history"] = [[name, np.asarray(values, "<f8").tolist()] for name, values in model.history.items()]
+    if model.training is not None:
+        own = {item.name: getattr(model.training, item.name) for item in fields(model.training)}
+        said["training"] = {name: value for name, value in own.items() if name != "optimizer_state"}
+    plain = json.loads(_json(subject, "the model", said))  # As a file gives it back.
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _write(group: h5py.Group, name: str, values: Any) -> None:
@@ -335,7 +347,7 @@ class _Reader(Reader):
         graph = _graph(self.subject, description)
         weights = self._weights(file, graph)
         training = self.child(file, "training", h5py.Group, optional=True)
-        return ModelFile(
+        found = ModelFile(
             description=description,
             weights=weights,
             class_names=self._class_names(file),
@@ -343,6 +355,8 @@ class _Reader(Reader):
             loss=self._loss(file, graph),
             training=None if training is None else self._training(training),
         )
+        self._compare(file, _checksum_of_rest(self.subject, found))
+        return found
 
     def _loss(self, file: h5py.File, graph: Graph) -> Any:
         keys = _BUILT if len(graph.exits) == 1 else tuple(graph.outputs)
@@ -381,9 +395,13 @@ class _Reader(Reader):
         return weights
 
     def _check_seal(self, group: h5py.Group, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Raises FileError where a group says that other values were written to it; older files say nothing."""
+        """Raises FileError where a group says that other values were written to it."""
+        self._compare(group, _checksum(arrays))
+
+    def _compare(self, group: h5py.Group, found: str) -> None:
+        """Raises FileError where a group says another checksum; older files say none."""
         said = attribute(group, _CHECKSUM)
-        if said is not None and said != (found := _checksum(arrays)):
+        if said is not None and said != found:
             rule = f"the values under {group.name} must be those that were written (SHA-256)"
             hint = "the file is damaged, or was changed by another program: del file[...].attrs['sha256'] accepts that."
             raise self.fail(rule, hint=hint, written=ascii(said), found=found)

@@ -106,16 +106,23 @@ def _keep_invokers_in_memory() -> None:
     class Memory(dict[Any, Any]):
         store_if_not_present = dict.setdefault
 
-    module: Any = cl
-    usual = getattr(cl, "_PYOPENCL_NO_CACHE", False)
-    module._PYOPENCL_NO_CACHE = True  # The file is opened when the module is loaded.
+        def __init__(self, *_: Any, **settings: Any) -> None:
+            super().__init__()
+
+    try:
+        from pytools import persistent_dict
+    except ImportError:
+        return
+    files: Any = persistent_dict
+    usual = getattr(files, "WriteOncePersistentDict", Memory)
+    files.WriteOncePersistentDict = Memory  # Some versions open the file as the module is loaded, whatever is set.
     try:
         from pyopencl import invoker
     except ImportError:
         return
     finally:
-        module._PYOPENCL_NO_CACHE = usual
-    module = invoker
+        files.WriteOncePersistentDict = usual
+    module: Any = invoker
     module.invoker_cache = Memory()
     generate, known = module.generate_enqueue_and_set_args, {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from blobnet.blob import FLOAT32, BlobLayout, Halo, Padding, StorageType
@@ -60,22 +60,35 @@ def lay_out(request: Request, places: Places, deltas: Deltas, halos: Mapping[Hal
     merged = dict.fromkeys(widths, Halo())
     for (_, name), halo in halos.items():
         merged[name] = merged[name].merged(halo)
-    groups: dict[str, Collection[str]] = {name: {name} for name in widths}
+    # Of the storages that get one pitch, each leads to another, and one to itself.
+    leaders = {name: name for name in widths}
     for vertex in request.graph.vertices:
         shapes = request.graph.input_shapes(vertex)
         # NOTE: lanes address cell by cell; one pitch would only give halos to planes that need none.
         if shapes and not request.tuning.model.items_are_lanes and vertex.layer.same_pitch(shapes):
             linked = [name for name in _around(vertex, places, deltas) if widths[name] > 1]
-            joined = {member for name in linked for member in groups[name]}
-            groups |= dict.fromkeys(joined, joined)
+            for name in linked:
+                leaders[_leader(leaders, name)] = _leader(leaders, linked[0])
     padding = replace(request.tuning.padding, align=1)
     own = {name: padding.pitch(width, merged[name]) for name, width in widths.items()}
-    pitches = {name: max(own[member] for member in members) for name, members in groups.items()}
+    widest = dict.fromkeys(widths, 0)
+    for name in widths:
+        leader = _leader(leaders, name)
+        widest[leader] = max(widest[leader], own[name])
+    pitches = {name: widest[_leader(leaders, name)] for name in widths}
     # Results are what users get; and deltas would be too small for halves.
     results = {places.regions[index].storage.name for _, index in request.graph.exits}
     narrow = FLOAT32 if request.training else request.tuning.storage
     types = {name: FLOAT32 if name in results else narrow for name in widths}
     return Layouts(merged, pitches, types, request.tuning.padding)
+
+
+def _leader(leaders: dict[str, str], name: str) -> str:
+    """Which one stands for a storage and those that it goes with; on the way it is made shorter."""
+    while leaders[name] != name:
+        leaders[name] = leaders[leaders[name]]
+        name = leaders[name]
+    return name
 
 
 def _around(vertex: Vertex, places: Places, deltas: Deltas) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -88,11 +89,15 @@ class _Slot:
     room: int
     planes: set[tuple[object, ...] | None]
 
+    def __post_init__(self) -> None:
+        # When its storages live, in order: no two of them at once.
+        self._lives = sorted((item.first, item.last) for item in self.members)
+
     def is_free_for(self, occupant: Occupant) -> bool:
         """Whether none of its storages lives at the same time."""
-        first, last = occupant.first, occupant.last
-        # As a rule the latest member is the one that is in the way.
-        return all(item.last < first or last < item.first for item in reversed(self.members))
+        place = bisect_left(self._lives, (occupant.first, -1))
+        before, behind = self._lives[max(0, place - 1) : place], self._lives[place : place + 1]
+        return all(last < occupant.first for _, last in before) and all(occupant.last < first for first, _ in behind)
 
     def to_clear(self, *more: Occupant) -> list[Occupant]:
         """Those, of it and of ``more`` in it, whose halos others leave behind with values."""
@@ -101,6 +106,7 @@ class _Slot:
 
     def add(self, occupant: Occupant, size: int) -> None:
         self.members.append(occupant)
+        insort(self._lives, (occupant.first, occupant.last))
         self.planes.add(occupant.plane)
         self.room = max(self.room, size)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import itertools
 
+import numpy as np
 import pytest
 
 from blobnet import layers
@@ -12,7 +14,7 @@ from blobnet.graph import Graph, from_nodes, sequential
 from blobnet.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning, copy_call
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
-from blobnet.planning.memory import Buffer, allocate, occupants, sample_slots
+from blobnet.planning.memory import Buffer, Occupant, _Slot, allocate, occupants, sample_slots
 from tests.kinds import tuning_for
 from tests.planning.stages import request_for
 
@@ -103,3 +105,30 @@ def test_there_is_room_for_every_part_of_what_persists(shards: int) -> None:
 @pytest.mark.parametrize(("kind", "slots"), [("cpu", 1), ("gpu", 2)])
 def test_a_device_that_is_not_the_host_holds_the_next_batch_too(kind: str, slots: int) -> None:
     assert sample_slots(tuning_for(kind).model) == slots
+
+
+def _work(layers_: int) -> int:
+    """How many functions are called to plan a chain of so many layers."""
+    chain = [part for _ in range(layers_ // 2) for part in (layers.Conv2D(2, 1, bias=False), layers.Activation("relu"))]
+    graph = sequential([layers.Input(2, 3, 3), *chain])
+    make_plan(graph, 2, tuning=tuning_for("cpu"))  # What is kept from plan to plan is there.
+    profile = cProfile.Profile()
+    profile.runcall(make_plan, graph, 2, tuning=tuning_for("cpu"))
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_plans_of_many_layers_take_time_with_their_number() -> None:
+    assert _work(800) < 5 * _work(200)
+
+
+def test_what_lives_at_once_is_never_in_one_place() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        lives = [sorted(map(int, random.integers(0, 40, 2))) for _ in range(12)]
+        items = [Occupant(f"{number}", 1, 1, first=a, last=b, blob=None) for number, (a, b) in enumerate(lives)]
+        slot = _Slot([items[0]], 1, {None})
+        for item in items[1:]:
+            meets = any(item.first <= other.last and other.first <= item.last for other in slot.members)
+            assert slot.is_free_for(item) == (not meets)
+            if not meets:
+                slot.add(item, 1)
