@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from blobnet.blob import FloatArray, Shape
 from blobnet.errors import OptionError, near_matches
+from blobnet.foreign import Explained
 from blobnet.geometry import is_int, plain
 from blobnet.losses import Loss
 from blobnet.planning import AUGMENTATION_WORDS
@@ -119,7 +120,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Augmentation(ABC):
+class Augmentation(metaclass=Explained):
     """Base of all augmentations."""
 
     #: Every augmentation by the name of its class, for files.

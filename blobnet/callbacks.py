@@ -20,6 +20,7 @@ from blobnet.checkpoint import ModelFile, check_name, save
 from blobnet.ends import by_name, losses_description
 from blobnet.errors import FileError, OptionError, add_sentence, counted, near_matches, nearest, warn
 from blobnet.files import check_writable, held, write
+from blobnet.foreign import Explained
 from blobnet.geometry import check_count
 from blobnet.metrics import FALLING
 from blobnet.parallel import World
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 
-class Callback:
+class Callback(metaclass=Explained):
     """Base of all callbacks; every method does nothing.
 
     Attributes:

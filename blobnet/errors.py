@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 __all__ = [
+    "ArgumentError",
     "BlobnetError",
     "BlobnetWarning",
     "BuildError",
@@ -91,6 +92,10 @@ def _rebuild(kind: type[_Error], message: str) -> _Error:
 
 class OptionError(BlobnetError, ValueError):
     """A hyperparameter or an option has a value that is not allowed."""
+
+
+class ArgumentError(OptionError, TypeError):
+    """A call has arguments that there are not."""
 
 
 class ContractionError(BlobnetError, ValueError):

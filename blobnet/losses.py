@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from blobnet.contraction import calls as compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.training import passes
 from blobnet.errors import ContractionError, DataError, OptionError, ShapeError
+from blobnet.foreign import Explained
 from blobnet.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, group_size, power_of_two
 from blobnet.kernel_source import Macro
 from blobnet.layers.lowered import spelled_out
@@ -50,7 +51,7 @@ _PART_POSITIONS, _MOST_PARTS, _MOST_ITEMS = 4096, 64, 256
 
 
 @dataclass(frozen=True)
-class Loss(ABC):
+class Loss(metaclass=Explained):
     """Base of all losses."""
 
     #: Numbers that a loss leaves for each part of a sample in ``sample_metrics``, and sums in ``totals``, in front of

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from blobnet.device import Device, check_process
 from blobnet.device_model import GENERIC, HOST
 from blobnet.ends import Head, by_name, heads_of, in_order, losses_description
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
+from blobnet.foreign import explain_method, explained
 from blobnet.geometry import check_count, is_int
 from blobnet.inference import (
     Evaluator,
@@ -88,11 +89,25 @@ class Model:
         ShapeError: a layer stands in several places that do not fit the same parameters.
     """
 
+    @explained
     def __init__(
         self, inputs: graph.Ends, outputs: graph.Ends, *, class_names: Sequence[str] = (), seed: int = 0
     ) -> None:
         network, carried = graph.with_weights(inputs, outputs)
         self._start(network, class_names, seed, carried)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in ("forward", "call"):
+            if name in vars(cls):
+                rule = f"a network is a graph of nodes, and nobody calls {name} of its class"
+                hint = "write a function from nodes to nodes, then Model(inputs, outputs) (docs/from_pytorch.md)."
+                raise OptionError(cls.__name__, rule, hint=hint)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise explain_method(type(self).__name__, name)
 
     def _start(
         self,
@@ -447,6 +462,7 @@ class Model:
 
     @announced
     @watched
+    @explained
     def fit(
         self,
         x: Any,
@@ -781,6 +797,7 @@ class Model:
         self.loss = self._by_output(trainer.step.losses)
         self.training_state = trainer.state() if progress.is_resumable else None
 
+    @explained
     def evaluate(
         self,
         x: Any,
@@ -817,6 +834,7 @@ class Model:
             finish = evaluator.measure(data, weights, asked, world)
         return finish()
 
+    @explained
     def report(
         self,
         x: Any,
@@ -867,6 +885,7 @@ class Model:
             parts = [of_some(rows) for rows in world.own(runs(len(sources[0]), batch_size))]
         return Report.summed(world.dealt(parts))
 
+    @explained
     def predict(
         self,
         x: Any,
@@ -907,6 +926,7 @@ class Model:
             finish = evaluator.begin(reader, count, world)
         return self._by_output(finish())
 
+    @explained
     def predict_batches(
         self,
         x: Any,
@@ -954,6 +974,7 @@ class Model:
 
         return outputs()
 
+    @explained
     def predict_proba(
         self,
         x: Any,
@@ -999,6 +1020,7 @@ class Model:
     def _evaluator(self, device: Device | str | None, **settings: Any) -> AbstractContextManager[Evaluator]:
         return self._evaluators.lend(self.device_for(device), self.graph, self._weights, **settings)
 
+    @explained
     def gradients(
         self,
         x: Any,
@@ -1196,6 +1218,7 @@ class Sequential(Model):
         ShapeError: two neighbours do not fit.
     """
 
+    @explained
     def __init__(self, layers: Iterable[Layer], *more: Any, class_names: Sequence[str] = (), seed: int = 0) -> None:
         if more or isinstance(layers, Layer):
             rule, hint = "the layers must come in one list", "Sequential([first, second, ...])"

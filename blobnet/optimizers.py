@@ -13,7 +13,7 @@ parameters) (Pascanu et al., *On the difficulty of training recurrent neural net
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
@@ -24,6 +24,7 @@ from blobnet import kernel_source, schedules
 from blobnet.blob import FloatArray
 from blobnet.device_model import DeviceModel
 from blobnet.errors import BlobnetError, FileError, OptionError, near_matches
+from blobnet.foreign import Explained
 from blobnet.geometry import plain
 from blobnet.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.kernel_source import Macro
@@ -55,7 +56,7 @@ _LEAST_EPSILON = 1e-30
 
 
 @dataclass(frozen=True)
-class Optimizer(ABC):
+class Optimizer(metaclass=Explained):
     """Base of all optimizers: hyperparameters, the memory to allocate, and the calls of a step. Knows no device.
 
     A trainer allocates :meth:`memory`, zeroed; before every step it writes :meth:`step_values` to HYPERPARAMETERS; it

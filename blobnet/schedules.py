@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.foreign import Explained
 from blobnet.geometry import check_count, plain
 
 __all__ = [
@@ -49,7 +50,7 @@ def check_number(
 
 
 @dataclass(frozen=True)
-class Schedule(ABC):
+class Schedule(metaclass=Explained):
     """Base of all schedules."""
 
     #: Every schedule by the name of its class, for files.

@@ -6,6 +6,13 @@ All raise ShapeError if samples have not the axes, or are too small, and OptionE
 is no whole number of at least 1.
 """
 
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from blobnet.errors import OptionError
+from blobnet.foreign import explained
 from blobnet.models.alexnet import alexnet
 from blobnet.models.convnext import convnext_tiny
 from blobnet.models.densenet import densenet121, densenet161
@@ -59,3 +66,25 @@ __all__ = [
     "vgg19_bn",
     "vit_tiny",
 ]
+
+
+def _network(build: Callable[..., Any]) -> Callable[..., Any]:
+    """A network's function that says what it takes where it is called like those of other packages."""
+    inner = explained(build)
+
+    @wraps(build)
+    def call(*arguments: Any, **named: Any) -> Any:
+        shape = arguments[0] if arguments else named.get("input_shape", ())
+        if not hasattr(shape, "__iter__"):
+            rule, name = "input_shape must be the sizes of a sample in one tuple", build.__name__
+            hint = f"{name}((3, 64, 64), classes=10), for example."
+            raise OptionError(name, rule, received=", ".join(map(repr, arguments or [shape])), hint=hint)
+        return inner(*arguments, **named)
+
+    return call
+
+
+for _name in __all__:
+    # NOTE: in its own module too, where pickle looks for it.
+    _build = globals()[_name]
+    globals()[_name] = vars(sys.modules[_build.__module__])[_name] = _network(_build)

@@ -7,7 +7,9 @@ for shapes, parameters, halos and placements, finds memory for its blobs, and th
 from __future__ import annotations
 
 import enum
-from abc import ABC, abstractmethod
+import math
+import numbers
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from blobnet.blob import AXES, AXIS_NAMES, FLOAT32, FloatArray, Halo, Shape, StorageType
 from blobnet.cellwise import Step
 from blobnet.errors import OptionError, ShapeError
+from blobnet.foreign import Explained
 from blobnet.geometry import check_count, plain
 from blobnet.implementations.base import Implementation
 from blobnet.kernel_call import Array, Blob, KernelCall, Tuning, copy_call
@@ -169,12 +172,28 @@ def _refused(symbol: str) -> Callable[..., Node]:
 
     def refuse(self: Node, other: object = None) -> Node:
         operand = "a node" if isinstance(other, Node) else "nothing" if other is None else repr(other)
-        rule = "nodes can be added and multiplied by nodes: other arithmetic stands in layers"
-        hint = "a factor or a sign belongs into the weights of the layer that makes the node; a formula of several "
-        hint += "nodes is a layers.Contraction."
+        rule = (
+            "nodes can be added, subtracted and multiplied, and divided by numbers: other arithmetic stands in layers"
+        )
+        hint = "layers.Constant(array)() is the node of an array; any formula is a layers.Contraction."
         raise OptionError(symbol, rule, operand=operand, hint=hint)
 
     return refuse
+
+
+def _with_number(symbol: str, formula: str) -> Callable[..., Node]:
+    """An operator of a node ``x`` and a number ``r``: ``formula`` of both."""
+
+    def apply(self: Node, other: object) -> Node:
+        if isinstance(other, bool) or not isinstance(other, numbers.Real) or not math.isfinite(other):
+            return _refused(symbol)(self, other)
+        if symbol == "/" and formula == "x / r" and not other:
+            raise OptionError(symbol, "a node must be divided by a number other than 0", operand=other)
+        value = formula.replace("x", "I[n, c, ...]").replace("r", f"({float(other)!r})")
+        text = f"function (I[N, C, ...]) -> (O) {{ O[n, c, ...] = +({value}); }}"
+        return Layer.kinds["Contraction"](text)(self)  # type: ignore[call-arg]
+
+    return apply
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,19 +215,25 @@ class Node:
     #: NumPy's numbers and arrays leave operators to nodes.
     __array_ufunc__: ClassVar[None] = None
 
-    def __add__(self, other: Node) -> Node:
-        if not isinstance(other, Node):
-            rule = "only a node can be added to a node"
-            hint = "Activation and BatchNorm layers change values; Add()([a, b, c]) adds up several nodes."
-            raise OptionError("+", rule, received=repr(other), hint=hint)
-        return Layer.kinds["Add"]()([self, other])
+    def __add__(self, other: Node | float) -> Node:
+        if isinstance(other, Node):
+            return Layer.kinds["Add"]()([self, other])
+        return _with_number("+", "x + r")(self, other)
 
     def __radd__(self, other: object) -> Node:
         """For ``sum(nodes)``, which begins with 0."""
         return self if isinstance(other, int) and other == 0 else self + other  # type: ignore[operator]
 
-    def __mul__(self, other: Node) -> Node:
-        return Layer.kinds["Multiply"]()([self, other]) if isinstance(other, Node) else _refused("*")(self, other)
+    def __mul__(self, other: Node | float) -> Node:
+        if isinstance(other, Node):
+            return Layer.kinds["Multiply"]()([self, other])
+        return _with_number("*", "x * r")(self, other)
+
+    def __sub__(self, other: Node | float) -> Node:
+        return self + -other if isinstance(other, Node) else _with_number("-", "x - r")(self, other)
+
+    def __neg__(self) -> Node:
+        return self * -1
 
     def __getitem__(self, key: object) -> Node:
         """Refused; it would also make Python take a node for a sequence."""
@@ -216,15 +241,16 @@ class Node:
         hint = "layers.Slice(((0, 2),))(node) takes the first two units, Split several parts."
         raise OptionError("[]", rule, key=repr(key), hint=hint)
 
-    __rmul__ = _refused("*")
-    __sub__ = __rsub__ = __neg__ = _refused("-")
-    __truediv__ = __rtruediv__ = _refused("/")
+    __rmul__ = __mul__
+    __rsub__ = _with_number("-", "r - x")
+    __truediv__ = _with_number("/", "x / r")
+    __rtruediv__ = _with_number("/", "r / x")
     __pow__ = __rpow__ = _refused("**")
     __matmul__ = __rmatmul__ = _refused("@")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layer(ABC):
+class Layer(metaclass=Explained):
     """Base of all layers. Subclasses are final: none inherits from another that can be used itself."""
 
     name: str | None = None

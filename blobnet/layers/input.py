@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from blobnet.blob import AXES, AXIS_NAMES, Shape
+from blobnet.errors import OptionError
 from blobnet.geometry import is_int
 from blobnet.kernel_call import KernelCall, elementwise_work
 from blobnet.kernel_source import Macro
@@ -59,8 +60,17 @@ class Input(Layer):
         self._require(has_height, "an input with a depth needs a height", **received)
 
     @classmethod
-    def of(cls, shape: Shape, *, name: str | None = None) -> Input:
-        """The input for samples of a shape."""
+    def of(cls, shape: Shape | Sequence[int], *, name: str | None = None) -> Input:
+        """The input for samples of a shape: (units[[[, depth], height], width]).
+
+        Raises:
+            OptionError: it is not one to four sizes.
+        """
+        if not isinstance(shape, Shape):
+            if not hasattr(shape, "__iter__") or not 1 <= len(shape) <= 1 + AXES:
+                rule = "the shape must be (units[[[, depth], height], width])"
+                raise OptionError("Input.of", rule, received=shape, hint="Input.of((3, 32, 32)), for example.")
+            shape = Shape(*shape)
         return cls(shape.units, **dict(zip(AXIS_NAMES[AXES - shape.rank :], shape.sizes, strict=True)), name=name)
 
     @property
