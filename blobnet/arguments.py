@@ -9,15 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.blob import FloatArray
-from blobnet.datasets.source import Part, Rows, stored_labels, whole
+from blobnet.datasets.source import Part, Rows, stored_labels
 from blobnet.ends import by_name, in_order, part_subject
 from blobnet.errors import DataError, OptionError, ShapeError, near_matches
 from blobnet.graph import Graph
+from blobnet.labels import in_memory
 from blobnet.loss_names import loss_named, squeezed
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.optimizers import Optimizer
 from blobnet.sample_weights import prepare_sample_weights
-from blobnet.samples import sources_for
+from blobnet.samples import as_batches, comes_in_batches, sources_for
 from blobnet.schedules import check_number
 
 
@@ -100,7 +101,11 @@ def _object(what: str, value: Any, base: Any, kinds: Mapping[str, Any]) -> Any:
             rule = f"the {what} must be one of blobnet's"
             raise OptionError(what, rule, name=value, hint=near_matches(value, list(kinds)))
     if build is None:
-        hint = f"blobnet.{base.__module__.rpartition('.')[2]}.{next(iter(kinds))}(), for example."
+        said = squeezed(getattr(value, "__name__", type(value).__name__)).removesuffix("loss")
+        own = {squeezed(name): name for name in kinds}.get(said) or (what == "loss" and loss_named(said))
+        hint = f"blobnet.{base.__module__.rpartition('.')[2]}.{own or next(iter(kinds))}(), for example."
+        if what == "loss" and not own and callable(value):
+            hint = "a formula is a losses.Expression(text), whose derivative follows from it (docs/contractions.md)."
         raise OptionError(what, f"it must be {_article(base)}, or the name of one", received=_kind(value), hint=hint)
     try:
         return build()
@@ -136,6 +141,8 @@ def parted(
     """
     if validation is None or (isinstance(validation, tuple | list) and len(validation) == 2):
         return x, y, weights, validation if validation is None else tuple(validation)
+    if comes_in_batches(graph, as_batches(graph, validation)) or _has_items(validation):
+        return x, y, weights, (validation, None)  # Whether it brings its labels along is seen with them.
     is_number = isinstance(validation, float | np.floating)
     if not is_number or not 0 < validation < 1:
         rule = "it must be (x, y), or a fraction of the samples, above 0 and below 1"
@@ -164,11 +171,15 @@ def parted(
     return *some(kept), None if given is None else given[kept], some(held_out)
 
 
+def _has_items(x: Any) -> bool:
+    return hasattr(x, "__getitem__") and not hasattr(x, "shape") and not isinstance(x, str | list | tuple)
+
+
 def _known_labels(y: Any, subject: str, x_shape: tuple[int, ...]) -> Any:
     """Labels that some may be taken of by their numbers."""
     labels = stored_labels(y, subject)
     if labels is None:
-        labels = whole(y, subject, "y") if hasattr(y, "shape") else np.asarray(y)
+        labels = np.asarray(in_memory(y, subject))
     if not labels.shape or len(labels) != x_shape[0]:
         rule = "x and y must hold the same number of samples"
         raise DataError(subject, rule, x_shape=x_shape, y_shape=labels.shape)

@@ -28,7 +28,7 @@ ARGUMENTS = {
     "sample_weight": "sample_weights= takes a weight for each sample.",
     "validation_data": "validation= takes (x, y).",
     "validation_split": "validation=0.1 holds a tenth of the samples out.",
-    "validation_steps": _STREAM,
+    "validation_steps": "validation=lambda: itertools.islice(batches(), count) gives so many of a generator function.",
     "validation_freq": "leave it out: every epoch is validated.",
     "initial_epoch": "resume=True goes on with the last training; epochs= counts from its beginning.",
     "shuffle": _ORDER,

@@ -27,7 +27,7 @@ from blobnet.losses import Loss
 from blobnet.metrics import Metric, measured, named
 from blobnet.parallel import ALONE, World
 from blobnet.parameters import DeviceParameters
-from blobnet.samples import sources_for
+from blobnet.samples import sources_for, with_labels
 
 #: Metrics in the order of a loss's totals.
 METRICS = ("loss", "accuracy", "top_5")
@@ -79,6 +79,7 @@ class LabelledData:
         self.bytes = 0
         self.steps: Callable[[int], int | None]
         self._jobs: Callable[[int, int, World], Iterable[Any]]
+        x, y = with_labels(graph, x, y)
         if y is None and is_stream(x) and not isinstance(x, Mapping):
             for head in heads:
                 head.loss.check(head.shape)

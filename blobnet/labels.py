@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,10 +34,21 @@ def prepare_labels(output: Shape, loss: Loss, x_shape: tuple[int, ...], y: Any, 
     if stored is not None:
         check_label_shape(stored.shape, x_shape, subject)
         return _StoredLabels(output, loss, stored)
-    if not isinstance(y, np.ndarray) and hasattr(y, "shape") and hasattr(y, "__getitem__"):
-        y = whole(y, subject, "y")
+    y = in_memory(y, subject)
     check_label_array(y, x_shape, subject)
     return _prepared(output, loss, y, subject)
+
+
+def in_memory(y: Any, subject: str) -> Any:
+    """Labels as an array: of another package's array, and of numbers in a list; all else as it is."""
+    if isinstance(y, np.ndarray | str | bytes | Mapping) or not hasattr(y, "__getitem__"):
+        return y
+    if hasattr(y, "shape"):
+        return whole(y, subject, "y")
+    with contextlib.suppress(ValueError, TypeError):  # Of unequal rows, say.
+        found = np.array([np.asarray(label) for label in y])
+        return found if found.dtype.kind in "biuf" else y
+    return y
 
 
 def labels_for(heads: Sequence[Head], x_shape: tuple[int, ...], y: Any, subject: str) -> tuple[Labels, ...]:

@@ -23,7 +23,7 @@ from blobnet.blob import FloatArray, Shape
 from blobnet.building import announced
 from blobnet.callbacks import Callback, check_callbacks
 from blobnet.checkpoint import ModelFile, TrainingState
-from blobnet.datasets.source import Source, runs
+from blobnet.datasets.source import Limited, Source, runs
 from blobnet.device import Device, check_process
 from blobnet.device_model import GENERIC, HOST
 from blobnet.ends import Head, by_name, heads_of, in_order, losses_description
@@ -53,7 +53,7 @@ from blobnet.patterns import frozen_parameters, recorded_frozen
 from blobnet.planning import Plan, make_plan
 from blobnet.resuming import check_resumed
 from blobnet.sample_weights import ClassWeights, prepare_class_weights, weights_for_outputs
-from blobnet.samples import comes_in_batches, sources_for
+from blobnet.samples import as_batches, comes_in_batches, sources_for, with_labels
 from blobnet.schedules import check_number
 from blobnet.shard_sum import FAST, ORDERED
 from blobnet.summary import Summary, summarize
@@ -479,6 +479,7 @@ class Model:
         freeze: str | Iterable[str] | None = None,
         class_weights: ClassWeights | None = None,
         sample_weights: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None,
+        steps_per_epoch: int | None = None,
         accumulate: int = 1,
         shards: int | None = None,
         reduction: str = ORDERED,
@@ -506,8 +507,12 @@ class Model:
 
         Args:
             x: samples, (N, C, H, W), (N, C, W) or (N, C), any real type: a NumPy array (also of a mapped file), an
-                h5py data set, or any object with ``len()`` that gives a batch for an array of indices; or, without
-                ``y``, an iterable of pairs of a batch and its labels, which is gone through in its own order. For
+                h5py data set, or any object with ``len()`` that gives a batch for an array of indices; a list of
+                samples, or of Pillow's pictures, which become gray or RGB and are resized as
+                :func:`blobnet.datasets.read_image` does it. Or, without ``y``, an iterable of pairs of a batch and its
+                labels, which is gone through in its own order, or a generator function, called for every epoch; a list
+                of pairs of a sample and its label, or what gives such pairs by their numbers (a data set of PyTorch's),
+                all of whose labels are read first. For
                 several inputs (and outputs) what x (and y) says is given for each of them, by its name or in a list in
                 their order, and each batch of an iterable is such a pair.
             y: class numbers (N,) or targets of the output's shape, whatever the loss takes; those of a mapped file or
@@ -521,8 +526,8 @@ class Model:
                 several outputs one for each, by its name or in a list.
             loss_weights: what the losses of several outputs are multiplied by in their sum, which is minimised; 1 for
                 those that are not named.
-            validation: (x, y) to measure after each epoch; or a fraction of the samples, drawn by the seed, which are
-                then not trained on.
+            validation: (x, y) to measure after each epoch, or an ``x`` that brings its labels along; or a fraction of
+                the samples, drawn by the seed, which are then not trained on.
             metrics: what else to measure on the validation data: as for :meth:`evaluate`.
             callbacks: one or several of blobnet.callbacks, or of your own.
             freeze: names of layers or parameters that are not trained, or patterns of them ("stage1*", "*/bias"); see
@@ -532,6 +537,8 @@ class Model:
                 evaluate, goes without weights. For several outputs by the output's name.
             sample_weights: what the loss of each sample is multiplied by. A batch's loss is divided by its weight. For
                 several outputs those of all, or by the output's name.
+            steps_per_epoch: batches of an epoch, of an iterable that may never end: each epoch goes on where the last
+                one stopped. None are all that it gives.
             accumulate: batches of a step, whose gradients are added up: a step is then that of one batch so many times
                 as large, but for batch norms, which normalise each batch by itself.
             shards: parts of a batch, a power of two, that are computed alone and added in a fixed order, so that any
@@ -605,6 +612,9 @@ class Model:
             check_world(world, shards, batch_size)
             losses = losses or losses_for(self.graph, None)
             weights = weights or loss_weights_for(self.graph, None)
+            x, y = with_labels(self.graph, x, y)
+            if steps_per_epoch is not None:
+                x = self._limited(x, y, steps_per_epoch, state)
             x, y, sample_weights, validation = parted(self.graph, x, y, sample_weights, validation, seed)
             data = LabelledData(self.graph, losses, x, y)
             held_out = (
@@ -707,6 +717,14 @@ class Model:
                     callback.failed(error)
                 raise
         return self.history
+
+    def _limited(self, x: Any, y: Any, count: int, state: TrainingState | None) -> Limited:
+        """So many batches an epoch of an iterable; a resumed training leaves out those of the epochs before."""
+        count = check_count("fit", "steps_per_epoch", count)
+        if y is not None or not comes_in_batches(self.graph, x):
+            rule = "only an iterable of batches may end an epoch before its end"
+            raise OptionError("steps_per_epoch", rule, hint="leave it out: all samples of an array are an epoch.")
+        return Limited(x, count, count * state.epoch if state else 0)
 
     @contextlib.contextmanager
     def _training(self) -> Iterator[None]:
@@ -910,6 +928,7 @@ class Model:
         Under mpiexec each rank predicts some of the batches, and all get all answers: all must call this with the same
         samples, and a rank that calls it by itself does so within ``World.alone()`` (docs/many_devices.md).
         """
+        x = as_batches(self.graph, x)
         if comes_in_batches(self.graph, x):
             settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
             settings["storage"] = storage
@@ -950,6 +969,7 @@ class Model:
         batch_size = check_count(subject, "batch_size", batch_size)
         world = World.of_calls()
         reader: Reader
+        x = as_batches(self.graph, x)
         if comes_in_batches(self.graph, x):
             reader, count = StreamReader(x, sample_shapes(self.graph), None, "x"), None
             jobs = reader.jobs(batch_size, world=world)

@@ -383,7 +383,7 @@ class Trainer:
             if self._first_loss is None:
                 self._first_loss = watch.first
         if not self.samples:
-            hint = "a generator gives its batches once; a list, or a class with __iter__, begins anew."
+            hint = "a generator gives its batches once; its function itself, or a class with __iter__, begins anew."
             rule = "the stream must give samples in every epoch"
             raise DataError("x", rule, epoch=self.epoch + 1, samples=0, hint=hint)
         self.check()

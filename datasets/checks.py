@@ -138,7 +138,9 @@ def check_array_type(
     """Raises DataError unless it is an array that holds real numbers."""
     if not isinstance(values, np.ndarray):
         advice = f"numpy.asarray({name})"
-        if isinstance(values, str | os.PathLike):
+        if callable(values):
+            advice = f"what it returns may be one: {getattr(values, '__name__', name)}()."
+        elif isinstance(values, str | os.PathLike):
             advice = FILE_HINT
         elif isinstance(values, Dataset | Split):
             advice = "x and y of a data set are arrays: data.train.x and data.train.y."

@@ -72,6 +72,28 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
     return planes
 
 
+def is_pillow(picture: object) -> bool:
+    """Whether it is a Pillow picture; Pillow need not be installed."""
+    return all(hasattr(picture, name) for name in ("mode", "size", "getbands"))
+
+
+def from_pillow(picture: Any, shape: Sequence[int], subject: str) -> npt.NDArray[np.uint8]:
+    """A Pillow picture in the shape of a model's input, as :func:`read_image` reads it from a file.
+
+    Raises:
+        DataError: the shape is not that of a picture, or values cannot be read as 8 bits.
+    """
+    if len(shape) != 3:
+        rule = "a picture is a sample of (units, height, width), which the model does not take"
+        raise DataError(subject, rule, model=tuple(shape))
+    try:
+        return with_units(_planes(picture, (shape[1], shape[2])), shape[0], Path(subject))
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(subject, "a picture's values must be those of 8 or 16 bits", cause=error) from error
+
+
 def image_size(path: str | Path) -> tuple[int, int]:
     """The (height, width) that a file for :func:`read_image` has by itself.
 

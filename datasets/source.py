@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -252,7 +253,9 @@ def source_of(x: Any, subject: str) -> Source:
     if isinstance(x, Source):
         source = x
     elif hasattr(x, "__array__") and not isinstance(x, np.ndarray) and not _has_numpy_type(x):
-        source = ArraySource(converted(x, subject), subject)
+        values = converted(x, subject)
+        check_array_type(values, "x", subject)
+        source = ArraySource(values, subject)
     elif not isinstance(x, np.ndarray) and hasattr(x, "__len__") and hasattr(x, "__getitem__") and not _is_list(x):
         source = IndexedSource(x, subject)
     else:
@@ -263,8 +266,8 @@ def source_of(x: Any, subject: str) -> Source:
 
 
 def _has_numpy_type(x: Any) -> bool:
-    """Whether the type of an array of another package, h5py's say, is one of NumPy's."""
-    return not hasattr(x, "dtype") or isinstance(x.dtype, np.dtype)
+    """Whether an array of another package, h5py's say, has a type, which is one of NumPy's; a DataFrame has several."""
+    return isinstance(getattr(x, "dtype", None), np.dtype)
 
 
 def converted(x: Any, subject: str, name: str = "x") -> npt.NDArray[Any]:
@@ -319,6 +322,55 @@ class UnitsFirst(Source):
         samples = np.empty((len(rows), *self._source.shape[1:]), self.dtype)
         self._source.read(rows, samples)
         np.copyto(out, samples.transpose(0, 3, 1, 2))
+
+
+class Restarted:
+    """Batches that begin anew whenever they are asked for: those of a generator function, or of a Keras Sequence.
+
+    Args:
+        batches: called for an iterator of them.
+    """
+
+    def __init__(self, batches: Callable[[], Iterator[Any]]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches()
+
+
+class Limited:
+    """So many batches an epoch of an iterable that may never end; each epoch goes on where the last one stopped.
+
+    Where an iterable that begins anew ends within an epoch, it begins anew.
+
+    Args:
+        stream: the iterable.
+        count: batches an epoch.
+        skipped: batches that were done before, of a resumed training.
+    """
+
+    def __init__(self, stream: Iterable[Any], count: int, skipped: int = 0) -> None:
+        self._count = count
+        self._rest = itertools.islice(_round_and_round(stream), skipped, None)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self._rest, self._count)
+
+
+def _round_and_round(stream: Iterable[Any]) -> Iterator[Any]:
+    """All items of an iterable, again and again; those of an iterator once."""
+    while True:
+        round_ = iter(stream)
+        first = next(round_, round_)
+        if first is round_:
+            return
+        yield first
+        yield from round_
+        if round_ is stream:
+            return
 
 
 def is_stream(x: Any) -> bool:

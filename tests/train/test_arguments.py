@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import re
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from blobnet.arguments import loss_of, optimizer_of, parted
 from blobnet.datasets.checks import classes_of_one_hot
 from blobnet.datasets.splits import as_split
 from blobnet.device import Device
-from blobnet.errors import BlobnetWarning, DataError, DeviceError, FileError, OptionError, ShapeError
+from blobnet.errors import BlobnetError, BlobnetWarning, DataError, DeviceError, FileError, OptionError, ShapeError
+from blobnet.foreign import ARGUMENTS, METHODS
 from blobnet.loss_names import LOSS_NAMES
 
 RANDOM = np.random.default_rng(7)
@@ -368,7 +370,9 @@ def test_inputs_of_a_shape() -> None:
     assert layers.Input.of((3, 5, 4)) == layers.Input(3, 5, 4)
     assert layers.Input.of([7]) == layers.Input(7)
     for wrong in ((), (1, 2, 3, 4, 5), 3):
-        with pytest.raises(OptionError, match=r"^Input\.of: the shape must be \(units.*Hint: Input\.of\(\(3, 32, 32\)\)"):
+        with pytest.raises(
+            OptionError, match=r"^Input\.of: the shape must be \(units.*Hint: Input\.of\(\(3, 32, 32\)\)"
+        ):
             layers.Input.of(wrong)
 
 
@@ -570,3 +574,191 @@ def test_a_file_that_this_process_has_open(tmp_path: Path, mode: str) -> None:
         file.flush()
         with pytest.raises(FileError, match="architecture"):
             bn.load(tmp_path / "a.h5")
+
+
+# -- what other packages have in place of arrays ----------------------------------------------------------------------
+
+PLAIN = {"batch_size": 4, "verbose": False, "epochs": 2}
+
+
+class OneByOne:
+    """As PyTorch's data sets: pairs of a sample and its label, by whole numbers alone."""
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, number: int) -> tuple[Any, int]:
+        return X[number], int(Y[number])
+
+
+class BatchByBatch:
+    """As Keras's sequences: pairs of a batch and its labels, by the numbers of batches."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, number: int) -> tuple[Any, Any]:
+        return X[number * 8 : number * 8 + 8], Y[number * 8 : number * 8 + 8]
+
+
+class Frame:
+    """As a DataFrame: an array without a type of its own, whose items are columns."""
+
+    def __init__(self, values: Any) -> None:
+        self._values, self.shape = values, values.shape
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.asarray(self._values, dtype)
+
+
+def batches() -> Any:
+    for first in range(0, len(X), 8):
+        yield X[first : first + 8], Y[first : first + 8]
+
+
+@pytest.mark.parametrize(
+    "given", [(list(X), list(Y)), (list(zip(X, Y, strict=True)),), (OneByOne(),), (Frame(X), Y)],
+    ids=["lists", "pairs", "one by one", "frame"],
+)  # fmt: skip
+def test_samples_that_are_clear(device: Device, given: tuple[Any, ...]) -> None:
+    """They are the same training as the arrays: order, weights of classes, what is held out."""
+    settings: dict[str, Any] = {**PLAIN, "device": device, "validation": 0.25, "class_weights": "balanced"}
+    found, wanted = model(), model()
+    assert found.fit(*given, **settings) == wanted.fit(X, Y, **settings)
+    assert_same(found, wanted)
+    assert found.evaluate(*given) == wanted.evaluate(X, Y)
+    np.testing.assert_array_equal(found.predict(given[0]), wanted.predict(X))
+
+
+@pytest.mark.parametrize("given", [batches, BatchByBatch()], ids=["generator function", "batch by batch"])
+def test_batches_that_begin_anew(device: Device, given: Any) -> None:
+    settings: dict[str, Any] = {**PLAIN, "device": device}
+    found, wanted = model(), model()
+    history = found.fit(given, validation=given, **settings)
+    assert history == wanted.fit(list(batches()), validation=(X, Y), **settings)
+    assert_same(found, wanted)
+    assert found.evaluate(given) == wanted.evaluate(list(batches()))
+    np.testing.assert_array_equal(found.predict(given), wanted.predict(list(batches())))
+
+
+def test_pictures_of_pillow(device: Device) -> None:
+    """As read_image reads them from files: gray, and of the model's size."""
+    image = pytest.importorskip("PIL.Image")
+    random = np.random.default_rng(0)
+    pictures = [image.fromarray(random.integers(0, 256, (7, 9, 3), np.uint8)) for _ in range(3)]
+    pictures[1] = pictures[1].convert("L")
+    stack = [layers.Input(1, 5, 4), layers.Flatten(), layers.Dense(2)]
+    gray = bn.Sequential(stack)
+    resized = [np.asarray(item.resize((4, 5), image.Resampling.BILINEAR), np.float64) for item in pictures]
+    wanted = np.stack([item if item.ndim == 2 else item @ [0.299, 0.587, 0.114] for item in resized])
+    found = gray.predict(pictures, device=device)
+    np.testing.assert_allclose(found, gray.predict(wanted[:, None].round()), atol=2)
+    np.testing.assert_array_equal(gray.predict(pictures[2]), found[2:])
+    history = gray.fit(pictures, [0, 1, 1], verbose=False)
+    assert np.isfinite(history["loss"]).all()
+    with pytest.raises(
+        DataError, match=r"^x: a picture is a sample of \(units, height, width\), which the model does not"
+    ):
+        bn.Sequential([layers.Input(3), layers.Dense(2)]).predict(pictures, device=device)
+    with pytest.raises(DataError, match=r"a picture has 1 unit \(gray\) or 3 \(RGB\), the model expects 2"):
+        model().predict(pictures, device=device)
+
+
+@pytest.mark.parametrize("epochs", [3, 4])
+def test_steps_of_an_epoch_of_batches_that_never_end(device: Device, epochs: int) -> None:
+    def forever() -> Any:
+        while True:
+            yield from batches()
+
+    settings: dict[str, Any] = {"batch_size": 8, "verbose": False, "device": device, "steps_per_epoch": 2}
+    settings["optimizer"] = optimizers.Adam(bn.schedules.Cosine(1e-2))
+    found, wanted, parts = model(), model(), model()
+    found.fit(forever(), epochs=epochs, **settings)
+    # Each epoch goes on where the last one stopped; what ends begins anew.
+    every = [pair for _ in range(epochs) for pair in batches()][: 2 * epochs]
+    wanted.fit(iter(every), epochs=epochs, **settings)
+    assert_same(found, wanted)
+    wanted = model()
+    wanted.fit(batches, epochs=epochs, **settings)
+    assert_same(found, wanted)
+    # A resumed training leaves out what was there before.
+    stop = type("Stop", (bn.callbacks.Callback,), {"epoch_end": lambda self, progress: setattr(progress, "stop", "x")})
+    parts.fit(forever, epochs=epochs, callbacks=stop(), **settings)
+    parts.fit(forever, epochs=epochs, resume=True, **settings)
+    assert_same(found, parts)
+    with pytest.raises(OptionError, match=r"^steps_per_epoch: only an iterable of batches .* Hint: leave it out"):
+        model().fit(X, Y, **settings)
+
+
+class Table:
+    """As a data set of Hugging Face."""
+
+    column_names = ("image", "label")
+    shape = (3, 2)
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, key: Any) -> Any:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: model().fit(Table()), r"^x: samples must be an array, and not a table of columns\. Received "
+         r"columns=image, label\. Hint: give its columns one by one: fit\(table\['image'\], table\['label'\]\), say"),
+        (lambda: model().fit(Frame(np.full((3, 2, 5, 4), "a"))), r"^x: "),
+        (lambda: model().fit(X, Y, loss=lambda a, b: a - b), r"^loss: it must be a Loss.* Received function\. Hint: a "
+         r"formula is a losses\.Expression\(text\), whose derivative follows"),
+        (lambda: model().fit(X, Y, loss=type("MSELoss", (), {})()), r"Hint: blobnet\.losses\.MeanSquaredError"),
+        (lambda: model().fit(X, Y, optimizer=type("AdamW", (), {})), r"Hint: blobnet\.optimizers\.AdamW\(\), for"),
+        (lambda: model().predict(iter), r"^x: x must be a numpy array\. .* Hint: what it returns may be"),
+        (lambda: model().fit(X, Y, class_weight={0: 1}), r'^fit: there is no such argument\. .*class_weight=dict\. '
+         r'Hint: class_weights= takes \{number or name: weight\}, or "balanced"\.$'),
+        (lambda: model().fit(X, Y, validation_split=0.1), r"validation_split=0\.1\. Hint: validation=0\.1 holds"),
+        (lambda: model().fit(X, Y, 5), r"^fit: too many positional arguments\. Hint: it takes x, y; by name epochs, "),
+        (lambda: bn.callbacks.EarlyStopping(restore_best_weights=True), r"^EarlyStopping: .* Hint: restore_best="),
+        (lambda: layers.Conv2D(8, 3, strides=2), r"^Conv2D: .* Received strides=2\. Hint: did you mean 'stride'\?"),
+        (lambda: layers.Conv2D(8), r"^Conv2D: missing a required argument: 'kernel_size'\. Hint: it takes filters, kernel"),
+        (lambda: bn.optimizers.Adam(lr=1), r"^Adam: .* Received lr=1\. Hint: learning_rate= is a number"),
+        (lambda: bn.losses.CrossEntropy(smoothing=1), r"Hint: did you mean 'label_smoothing'\?"),
+        (lambda: bn.models.resnet18(weights="DEFAULT"), r"^resnet18: .*weights='DEFAULT'\. Hint: model\.load_safe"),
+        (lambda: bn.models.resnet18(3, 64, 64), r"^resnet18: input_shape must be the sizes of a sample in one tuple\. "
+         r"Received 3, 64, 64\. Hint: resnet18\(\(3, 64, 64\), classes=10\)"),
+        (lambda: type("Net", (bn.Model,), {"forward": None}), r"^Net: a network is a graph of nodes, and nobody calls "
+         r"forward of its class\. Hint: write a function from nodes to nodes"),
+    ],
+)  # fmt: skip
+def test_habits_of_other_packages(wrong: Callable[[], object], message: str) -> None:
+    with pytest.raises(BlobnetError, match=message):
+        wrong()
+
+
+def test_every_argument_of_another_package_leads_to_one_here() -> None:
+    """The names that hints give, and none that something here has."""
+    kinds = [kind for base in (layers.Layer, losses.Loss, optimizers.Optimizer) for kind in base.kinds.values()]
+    callbacks = [getattr(bn.callbacks, name) for name in bn.callbacks.__all__]
+    functions = [bn.Model.fit, bn.Model.evaluate, bn.Model.predict, bn.models.resnet18, *kinds, *callbacks]
+    known = {name for function in functions for name in inspect.signature(function).parameters}
+    for name, hint in ARGUMENTS.items():
+        for own in re.findall(r"(\w+)=", hint) or [hint]:
+            assert own in known or not hint.isidentifier(), (name, own)
+    for name in METHODS:
+        with pytest.raises(AttributeError, match=rf"^'Sequential' object has no attribute '{name}'\. Hint: "):
+            getattr(model(), name)
+    assert not hasattr(model(), "other")
+
+
+def test_arguments_are_still_type_errors_and_signatures_are_whole() -> None:
+    with pytest.raises(TypeError):
+        layers.Dense(3, use_bias=False)
+    assert list(inspect.signature(layers.Dense).parameters) == ["units", "bias", "activation", "initializer", "name"]
+    assert "classes" in inspect.signature(bn.models.unet).parameters
+    assert pickle.loads(pickle.dumps(bn.models.lenet5)) is bn.models.lenet5
