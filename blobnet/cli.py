@@ -197,12 +197,16 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit status."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name may be any bytes
     try:
-        with _printed_warnings():
-            status = _run(sys.argv[1:] if arguments is None else arguments)
+        try:
+            with _printed_warnings():
+                status = _run(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            sys.stdout.flush()  # What --help prints too.
     except BlobnetError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -215,11 +219,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(str(interrupt) or WORD, file=sys.stderr)
         return TERMINATED if isinstance(interrupt, Terminated) else STATUS
     except BrokenPipeError:
-        # Whoever read this has enough (blobnet devices | head -1); Python's last flush must not complain either.
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read this has enough (blobnet devices | head -1).
+        _forget_output()
         return 141
+    except OSError as error:  # A folder that this user may not enter, a full disk behind stdout, ...
+        _forget_output()
+        with contextlib.suppress(OSError):
+            print(f"error: {_file_error(error)}", file=sys.stderr)
+        return 1
     return status
+
+
+def _open_streams() -> None:
+    """Opens the standard streams that the caller has closed, so that no file gets their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with contextlib.suppress(OSError):
+                os.fstat(number)
+                continue
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(descriptor, "w" if number else "r", closefd=False))
+
+
+def _forget_output() -> None:
+    """Has Python's last flush not complain of what could not be written."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _file_error(error: OSError) -> FileError:
+    """What the system says of a file, in the form of blobnet's errors."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        return FileError(os.fsdecode(error.filename), f"it cannot be read or written: {reason}")
+    return FileError("output", f"it cannot be written: {reason}", hint="stdout or stderr is full, or was closed.")
 
 
 @contextlib.contextmanager

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -379,3 +383,87 @@ def test_a_clock_that_stands_still(run, monkeypatch) -> None:
     monkeypatch.setattr("time.perf_counter", lambda: 1000.0)
     assert run("train", "lenet5", "--dataset", "digits", "--epochs", 1, "--output", "m.h5").status == 0
     assert run("compile", "O[n, m] = +(A[n, k] * B[k, m])", "--shapes", "A=9x6", "B=6x5").status == 0
+
+
+# -- what this user may not enter, and output that goes nowhere -------------------------------------------------------
+
+#: Runs a program as a user whom folders of mode 0 keep out, as they do not keep out root.
+AS_A_USER = """
+import ctypes, os, sys
+for capability in (1, 2):  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+    ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+#: Runs several commands, and prints the status and the last line of each.
+COMMANDS = """
+import contextlib, io, json, sys
+from blobnet.cli import main
+
+for arguments in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        status = main(arguments)
+    print(json.dumps([status, said.getvalue().splitlines()[-1:]]))
+"""
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Path]:
+    """A folder that this user may not enter."""
+    folder = tmp_path / "closed"
+    folder.mkdir(0)
+    yield folder
+    folder.chmod(0o700)
+
+
+def as_a_user(*arguments: str, **settings: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", AS_A_USER, *arguments]
+    return subprocess.run(command, text=True, timeout=300, **{"capture_output": True, **settings})
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capabilities are Linux's")
+def test_folders_that_one_may_not_enter(closed: Path, trained: Path, tmp_path: Path) -> None:
+    commands = [
+        ["inspect", "closed/m.h5"],
+        ["evaluate", str(trained), "--dataset", "closed"],
+        ["evaluate", str(trained), "--dataset", "closed/x.npz"],
+        ["train", "closed/net.py:net", "--dataset", "digits"],
+        ["train", "lenet5", "--dataset", "digits", "--output", "closed/a.h5"],
+        ["train", "--init-from", "closed/m.h5", "--dataset", "digits"],
+        ["predict", str(trained), "closed/x.png"],
+        ["show", "closed"],
+        ["convert", "closed/m.h5", "a.onnx"],
+        ["convert", str(trained), "closed/a.onnx"],
+    ]
+    done = as_a_user("-c", COMMANDS, json.dumps(commands), cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(commands), done.stderr
+    for command, line in zip(commands, lines, strict=True):
+        status, (said,) = json.loads(line)
+        assert status == 1, command
+        assert re.match(r"error: closed/\S+: .*Permission denied\.", said), (command, said)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capabilities are Linux's")
+def test_a_home_of_another_user(closed: Path, trained: Path, tmp_path: Path) -> None:
+    settings = {name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "POCL_CACHE_DIR")}
+    commands = [["devices"], ["plan", "lenet5"], ["evaluate", str(trained), "--dataset", "digits"]]
+    done = as_a_user("-c", COMMANDS, json.dumps(commands), cwd=tmp_path, env={**settings, "HOME": str(closed)})
+    statuses = [json.loads(line)[0] for line in done.stdout.splitlines() if line.startswith("[")]
+    assert statuses == [0, 0, 0], done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_output_that_is_full_or_closed(trained: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "blobnet", "inspect", str(trained)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    hint = "Hint: stdout or stderr is full, or was closed."
+    assert (done.returncode, done.stderr) == (
+        1, f"error: output: it cannot be written: No space left on device. {hint}\n"
+    )  # fmt: skip
+    for closing in (">&-", "2>&-", "<&- >&- 2>&-"):
+        shell = ["sh", "-c", f'"$@" {closing}', "sh", *command]
+        done = subprocess.run(shell, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, ""), closing
+        assert ("parameters" in done.stdout) == (closing == "2>&-")
