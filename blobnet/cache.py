@@ -81,10 +81,9 @@ def is_usable(folder: Path) -> bool:
 
 def has_room(folder: Path) -> bool:
     """Whether files can be put into a folder, or it can be made for them; not where the disk is full, or read-only."""
-    # NOTE: Path.exists raises PermissionError where another user's home does not let this one in.
-    while not os.path.exists(folder) and folder != folder.parent:
-        folder = folder.parent
     try:
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
         is_writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
         return is_writable and shutil.disk_usage(folder).free >= _LEAST_FREE
     except OSError:

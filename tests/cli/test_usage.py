@@ -456,7 +456,7 @@ def test_a_home_of_another_user(closed: Path, trained: Path, tmp_path: Path) -> 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 def test_output_that_is_full_or_closed(trained: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "blobnet", "inspect", str(trained)]
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     hint = "Hint: stdout or stderr is full, or was closed."
     assert (done.returncode, done.stderr) == (
