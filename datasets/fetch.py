@@ -84,10 +84,11 @@ def _not_found(known: KnownSet, tried: list[str]) -> FileError:
     install = f"sudo apt-get install {known.debian.name}; or " if known.debian else ""
     return FileError(
         known.name,
-        "its four files must be on this machine, or a source must be reachable",
+        # Not as a value, which stands on one line.
+        "its four files must be on this machine, or a source must be reachable; tried were"
+        + "".join(f"\n  {attempt}" for attempt in tried),
         hint=f"{install}put {', '.join(known.archives)} into a folder and name it with --data-folder or "
         f"{FOLDER_VARIABLE}",
-        tried="".join(f"\n  {attempt}" for attempt in tried),
     )
 
 
