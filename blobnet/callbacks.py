@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from blobnet.blob import FLOAT32
 from blobnet.checkpoint import ModelFile, check_name, save
 from blobnet.ends import by_name, losses_description
-from blobnet.errors import FileError, OptionError, add_sentence, counted, near_matches, nearest, warn
+from blobnet.errors import FileError, OptionError, add_sentence, counted, extra, near_matches, nearest, warn
 from blobnet.files import check_writable, held, write
 from blobnet.foreign import Explained
 from blobnet.geometry import check_count
@@ -505,8 +505,8 @@ class TensorBoard(Callback):
         try:
             import tensorboardX  # noqa: F401
         except ImportError as error:
-            hint = 'pip install "blobnet[tensorboard]"'
-            raise OptionError("TensorBoard", "logging needs tensorboardX", cause=error, hint=hint) from error
+            rule = "logging needs tensorboardX"
+            raise OptionError("TensorBoard", rule, cause=error, hint=extra("tensorboard")) from error
         self.folder = Path(folder)
         self._writer: Any = None
 

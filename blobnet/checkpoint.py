@@ -374,7 +374,7 @@ class _Reader(Reader):
                 f"the format version must be at most {FORMAT_VERSION}",
                 format_version=version,
                 written_by=ascii(attribute(file, "blobnet_version")),
-                hint="update blobnet: pip install --upgrade blobnet",
+                hint="install a newer blobnet, from its repository or a wheel (it is on no package index).",
             )
 
     def _weights(self, file: h5py.File, graph: Graph) -> dict[str, FloatArray]:

@@ -189,6 +189,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
+def extra(name: str) -> str:
+    """How to install what an optional part of blobnet needs: pip finds blobnet installed, and adds to it."""
+    return f'pip install "blobnet[{name}]" (adds to the blobnet that is installed; it is on no package index)'
+
+
 def near_matches(name: str, known: list[str]) -> str:
     """A hint: the known names that look like ``name``, or all of them if none does."""
     return nearest(name, known) or "known names: " + ", ".join(sorted(known)) + "."

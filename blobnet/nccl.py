@@ -18,12 +18,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from blobnet.errors import DeviceError, OutOfMemoryError
+from blobnet.errors import DeviceError, OutOfMemoryError, extra
 
 __all__ = ["INSTALL", "WITHOUT", "Communicator", "Memory", "find", "identifier", "is_wanted", "missing"]
 
 #: What is said of what is missing, and of what fails.
-INSTALL = "pip install 'blobnet[nccl]'"
+INSTALL = extra("nccl")
 WITHOUT = "BLOBNET_NCCL=0 exchanges through MPI instead."
 
 _ID_BYTES, _UUID_BYTES = 128, 16

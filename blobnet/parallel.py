@@ -24,7 +24,7 @@ import numpy.typing as npt
 from blobnet import nccl
 from blobnet.at_exit import at_exit
 from blobnet.device import Device, DeviceInfo, choose, devices
-from blobnet.errors import BlobnetError, OptionError, PlanError, counted, first_few, warn
+from blobnet.errors import BlobnetError, OptionError, PlanError, counted, extra, first_few, warn
 from blobnet.heartbeat import ALONE_RULE, Heartbeat, State
 from blobnet.interrupt import STATUS, TERMINATED, Terminated
 from blobnet.plan_report import readable
@@ -386,7 +386,7 @@ def _is_rank() -> bool:
 @cache
 def _started(*, ends: bool = False) -> World:
     rule = "a process that mpiexec starts needs mpi4py, and the MPI that this mpiexec belongs to"
-    hint = "pip install 'blobnet[mpi]', and start it with the mpiexec that lies beside Python then."
+    hint = f"{extra('mpi')}, and start it with the mpiexec that lies beside Python then."
     release = (lambda: None) if ends else _hold_streams()
     try:
         mpi = _begun_mpi(ends=ends)

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from blobnet.building import is_watched
+from blobnet.tables import terminal_width
 
 #: What a bar shows; with the metrics it fits 80 columns.
 _BAR = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
@@ -63,6 +64,10 @@ class Table:
         self.epochs = epochs
         widths = {"epoch": len(f"{epochs}/{epochs}"), "time": 7, "speed": 6, "rate": 7}
         self._widths = {name: max(len(title), widths.get(name, 6)) for name, title in columns.items()}
+        room = terminal_width()
+        for name in ("speed", "rate", "time"):  # What a narrow terminal goes without.
+            if room and sum(self._widths.values()) + 2 * len(self._widths) - 2 > room:
+                del self._widths[name]
         self.header = self._line(columns)
 
     def row(self, epoch: int, seconds: float, samples: int, learning_rate: float, record: Mapping[str, float]) -> str:

@@ -38,7 +38,7 @@ class Table:
     def __str__(self) -> str:
         rows = [[printable(cell, "") for cell in row] for row in (self.header, *self.rows, *filter(None, [self.total]))]
         widths = [max(len(row[column]) for row in rows) for column in range(len(self.header))]
-        room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        room = terminal_width()
         is_narrow = room is not None and sum(widths) + 2 * len(widths) - 2 > room
         columns = [f"{{:{side}{width}}}" for side, width in zip(self.sides, widths, strict=True)]
         # Where a terminal is too narrow, a row's first cell has a line of its own.
@@ -66,6 +66,11 @@ class Table:
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>"
         return f'<div style="{_FRAME}">{table}</div>' + (f"<table>{facts}</table>" if facts else "")
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal that is printed to; None if it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def floor_percent(floor: float, seconds: float) -> str:

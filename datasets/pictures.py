@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import check_arrays
 from blobnet.datasets.file_source import check_header, npy_header
-from blobnet.errors import DataError, FileError, OptionError, warn
+from blobnet.errors import DataError, FileError, OptionError, extra, warn
 from blobnet.picture_kinds import DEEP, FORMATS, PLUGINS
 from blobnet.regular import MOST_UNPACKED, check_regular, most_memory
 
@@ -373,7 +373,7 @@ def _read_array(path: Path, units: int) -> npt.NDArray[Any]:
 def _require_pillow(path: Path) -> None:
     """Pillow is an optional extra; that it is missing is no FileError, since it is the fault of no picture."""
     if importlib.util.find_spec("PIL") is None:
-        raise OptionError(str(path), "reading or resizing pictures needs Pillow", hint='pip install "blobnet[images]"')
+        raise OptionError(str(path), "reading or resizing pictures needs Pillow", hint=extra("images"))
 
 
 def _planes(picture: Any, size: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:

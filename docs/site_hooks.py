@@ -1,7 +1,10 @@
-"""For MkDocs: the reference's search path, in which the packages lie as they are installed (pyproject.toml)."""
+"""For MkDocs: the reference's search path, the page of the command line, and references in docstrings."""
 
 from __future__ import annotations
 
+import argparse
+import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,8 @@ import tomllib
 from mkdocs.plugins import event_priority
 
 ROOT = Path(__file__).parents[1]
+#: Sphinx's roles, which docstrings have in front of names.
+_ROLE = re.compile(r":(?:class|func|meth|attr|mod|data):(?=<code>)")
 
 
 @event_priority(100)  # before mkdocstrings' own, which looks for the path
@@ -27,6 +32,34 @@ def on_config(config: Any) -> Any:
     return config
 
 
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Writes the commands into their page."""
+    return markdown + commands() if page.file.src_uri == "commands.md" else markdown
+
+
 def on_page_content(html: str, **_: Any) -> str:
-    """Names files of source code as they are installed."""
-    return html.replace("<code>build/api/blobnet/", "<code>blobnet/")
+    """Names files of source code as they are installed, and takes the roles of names away."""
+    return _ROLE.sub("", html.replace("<code>build/api/blobnet/", "<code>blobnet/"))
+
+
+def commands() -> str:
+    """All commands with their arguments, as the parser has them, in Markdown."""
+    from blobnet.cli import make_parser
+
+    lines: list[str] = []
+    for name, parser in make_parser()[1].items():
+        lines += [f"\n## blobnet {name}\n", f"    {parser.usage}\n", f"{html.escape(str(parser.description))}\n"]
+        for group in parser._action_groups:
+            shown = [action for action in group._group_actions if not isinstance(action, argparse._HelpAction)]
+            if shown:
+                lines += [f"| {group.title} | |", "|---|---|", *map(_row, shown), ""]
+        if parser.epilog:
+            lines += ["```text", parser.epilog.rstrip(), "```\n"]
+    return "\n".join(lines)
+
+
+def _row(action: argparse.Action) -> str:
+    metavar = action.metavar if isinstance(action.metavar, str) else ""
+    word = f"{', '.join(action.option_strings)} {metavar}" if action.nargs != 0 else ", ".join(action.option_strings)
+    text = html.escape(str(action.help)).replace("|", "&#124;").replace("*", "&#42;").replace("_", "&#95;")
+    return f"| `{word.strip()}` | {text} |"

@@ -192,7 +192,7 @@ def check_output(model: Model, data: Dataset) -> None:
     output = model.graph.output.shape
     if data.positions and data.positions != output.dimensions[1:]:
         rule = "the model must give a logit of each class at each position of the masks"
-        hint = "end a model of your own with Conv2D(classes, 1)."
+        hint = "train unet, or end a model of your own with Conv2D(classes, 1)."
         raise DataError(data.name, rule, masks=data.positions, output=output, hint=hint)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 
 from tqdm import tqdm
 
 from blobnet.checkup.doctor import Row, doctor, heading
 from blobnet.device import DeviceInfo, choose, devices
+from blobnet.tables import terminal_width
 from blobnet.tuning import Tunings
 
 _BAR = "{percentage:3.0f}%|{bar:16}| {n_fmt}/{total_fmt} checks, {elapsed}"
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
         def show(text: str) -> None:
             if is_shown:
                 # The last column of a row may not fit.
-                width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+                width = terminal_width()
                 with bar.external_write_mode(file=sys.stdout):
                     print(
                         "\n".join(line if line[:1] == " " else line[:width] for line in text.splitlines()), flush=True

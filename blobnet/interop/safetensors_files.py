@@ -13,7 +13,7 @@ import numpy as np
 
 from blobnet import files
 from blobnet.blob import FloatArray
-from blobnet.errors import FileError, OptionError, ShapeError, first_few
+from blobnet.errors import FileError, OptionError, ShapeError, extra, first_few
 from blobnet.graph import Graph
 from blobnet.interop import torch_names
 
@@ -68,8 +68,8 @@ def _package(subject: str) -> Any:
         importlib.import_module("safetensors.numpy")
         return importlib.import_module("safetensors")
     except ImportError as error:
-        hint = 'pip install "blobnet[safetensors]"'
-        raise OptionError(subject, "these files need the package safetensors", cause=error, hint=hint) from error
+        rule = "these files need the package safetensors"
+        raise OptionError(subject, rule, cause=error, hint=extra("safetensors")) from error
 
 
 def check_beginning(path: str | os.PathLike[str]) -> None:

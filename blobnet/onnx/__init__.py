@@ -3,7 +3,8 @@
 ``load`` reads one as a model, ``save`` writes one, ``Session`` runs one on arrays of any sizes, with what of it stays
 on the host; ``Backend`` is ONNX's own interface.
 
-The package ``onnx`` is imported when one of them is first used: ``pip install 'blobnet[onnx]'``.
+The package ``onnx`` is imported when one of them is first used: ``pip install "blobnet[onnx]"`` adds it to the blobnet
+is installed.
 """
 
 from __future__ import annotations

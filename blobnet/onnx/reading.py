@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from blobnet import files
-from blobnet.errors import FileError, OptionError, first_few, warn
+from blobnet.errors import FileError, OptionError, extra, first_few, warn
 from blobnet.onnx import host
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.values import Array
@@ -57,8 +57,8 @@ def package() -> Any:
             importlib.import_module(f"onnx.{part}")
         return importlib.import_module("onnx")
     except ImportError as error:
-        hint = "pip install 'blobnet[onnx]'"
-        raise OptionError("onnx", "the package must be installed for ONNX files", cause=error, hint=hint) from error
+        rule = "the package must be installed for ONNX files"
+        raise OptionError("onnx", rule, cause=error, hint=extra("onnx")) from error
 
 
 def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) -> Any:

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blobnet.errors import OptionError
+from blobnet.errors import OptionError, extra
 
 if TYPE_CHECKING:
     from blobnet.plots.drawing import save
@@ -80,8 +80,7 @@ def _check_matplotlib(subject: str) -> None:
     try:
         importlib.import_module("matplotlib.figure")
     except ImportError as error:
-        hint = 'pip install "blobnet[plot]"'
-        raise OptionError(subject, "drawing needs matplotlib", cause=error, hint=hint) from error
+        raise OptionError(subject, "drawing needs matplotlib", cause=error, hint=extra("plot")) from error
 
 
 def __getattr__(name: str) -> Any:

@@ -298,7 +298,8 @@ def test_without_pillow(run, trained, monkeypatch) -> None:
         image.fromarray(np.zeros((8, 8), np.uint8)).save(name)
     monkeypatch.setitem(sys.modules, "PIL", None)
     result = run("predict", trained, "a.png", "b.png")
-    error = 'error: a.png: reading or resizing pictures needs Pillow. Hint: pip install "blobnet[images]"\n'
+    error = "error: a.png: reading or resizing pictures needs Pillow. Hint: "
+    error += 'pip install "blobnet[images]" (adds to the blobnet that is installed; it is on no package index)\n'
     assert (result.status, result.err) == (1, error)
 
 

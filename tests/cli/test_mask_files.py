@@ -176,11 +176,11 @@ def test_pictures_of_them(run, folder) -> None:
     ("arguments", "message"),
     [
         (["train", "nets.py:half", "--dataset", "data"], "data: the model must give a logit of each class at each "
-         "position of the masks. Received masks=(12, 10), output=(3, 6, 5). Hint: end a model of your own with "
-         "Conv2D(classes, 1)."),
+         "position of the masks. Received masks=(12, 10), output=(3, 6, 5). Hint: train unet, or end a model "
+         "of your own with Conv2D(classes, 1)."),
         (["train", "lenet5", "--dataset", "data", "--image-size", "28x28"], "data: the model must give a logit of each "
-         "class at each position of the masks. Received masks=(28, 28), output=(3). Hint: end a model of your own with "
-         "Conv2D(classes, 1)."),
+         "class at each position of the masks. Received masks=(28, 28), output=(3). Hint: train unet, or end a model "
+         "of your own with Conv2D(classes, 1)."),
         (["predict", "net.h5", "data/test/images/0.png", "--masks", "said", "--csv", "a.csv"],
          "--csv: it goes without --masks."),
         (["predict", "net.h5", "data/test/images", "data/train/images/0.png", "--masks", "said"],

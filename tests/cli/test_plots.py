@@ -78,7 +78,7 @@ def test_other_formats_are_refused(name) -> None:
 def test_without_matplotlib(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(
-        OptionError, match=r'^--plot: drawing needs matplotlib\. .* Hint: pip install "blobnet\[plot\]"$'
+        OptionError, match=r'^--plot: drawing needs matplotlib\. .* Hint: pip install "blobnet\[plot\]" \(adds'
     ):
         plots.check(Path("a.png"))
 

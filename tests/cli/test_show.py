@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import blobnet as bn
+from blobnet.errors import extra
 from blobnet.layer_spreads import layer_spreads
 from blobnet.network_inputs import sample_sheet
 
@@ -125,5 +126,5 @@ def test_without_matplotlib(run, trained, monkeypatch) -> None:
         result = run("show", what)
         assert (result.status, result.out) == (1, "")
         assert result.err.startswith("error: --plot: drawing needs matplotlib. ")
-        assert result.err.endswith('Hint: pip install "blobnet[plot]"\n')
+        assert result.err.endswith(f"Hint: {extra('plot')}\n")
         assert result.err.count("\n") == 1

@@ -19,6 +19,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
+from blobnet.errors import extra
 
 DIGITS = ["train", "lenet5", "--dataset", "digits", "--epochs", "1"]
 
@@ -428,7 +429,7 @@ def test_plot_without_matplotlib_is_refused(run, monkeypatch) -> None:
     result = run(*DIGITS, "--plot", "a.png")
     assert result.status == 1
     assert result.err.startswith("error: --plot: drawing needs matplotlib.")
-    assert result.err.endswith('Hint: pip install "blobnet[plot]"\n')
+    assert result.err.endswith(f"Hint: {extra('plot')}\n")
     assert not list(Path().iterdir())
 
 

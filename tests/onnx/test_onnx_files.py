@@ -63,7 +63,7 @@ def test_package_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     path = saved(tmp_path, _small())
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(
-        OptionError, match=r"the package must be installed for ONNX files.*pip install 'blobnet\[onnx\]'"
+        OptionError, match=r'the package must be installed for ONNX files.*pip install "blobnet\[onnx\]"'
     ):
         bn.onnx.load(path)
 

@@ -144,7 +144,7 @@ def test_what_is_missing_is_said_once(begun: list[Any], monkeypatch: pytest.Monk
     monkeypatch.setattr(nccl, "missing", lambda: "libnccl.so.2: no such file")
     world = world_of(OTHER)
     rule = (
-        r"NCCL: it should be there .* Received cause=libnccl.so.2: no such file\. Hint: pip install 'blobnet\[nccl\]'"
+        r'NCCL: it should be there .* Received cause=libnccl.so.2: no such file\. Hint: pip install "blobnet\[nccl\]"'
     )
     with pytest.warns(BlobnetWarning, match=rule):
         world.connect(owner(UUID))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import html
 import inspect
 import os
 import re
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import blobnet as bn
+from blobnet.cli import make_parser
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -20,6 +23,10 @@ DOCS = ROOT / "docs"
 PAGES = (
     "index",
     "own_pictures",
+    "masks",
+    "regression",
+    "series",
+    "looking",
     "from_keras",
     "from_pytorch",
     "onnx",
@@ -76,6 +83,46 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     assert not missing
     page = (tmp_path / "site" / "reference" / "augment.html").read_text(encoding="utf-8")
     assert "Source code in <code>blobnet/augment.py" in page
+    site = tmp_path / "site"
+    pages = {str(path.relative_to(site)): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    source = re.compile(r'<details class="mkdocstrings-source">.*?</details>', re.DOTALL)
+    roles = re.compile(r":(class|func|meth|attr|mod|data):(<|`)")
+    assert not [name for name, page in pages.items() if roles.search(source.sub("", page))]
+    words = html.unescape(re.sub(r"<.*?>", "", pages["reference/layers.html"]))
+    assert 'layers.Conv2D(32, 3, padding="same", activation="relu")' in words  # an example
+    assert "Conv2D(\n    filters: int" in words  # a signature
+    for name, parser in make_parser()[1].items():
+        assert f'id="blobnet-{name}"' in pages["commands.html"]
+        options = {option for action in parser._actions for option in action.option_strings} - {"-h", "--help"}
+        assert not [option for option in options if f"<code>{option}" not in pages["commands.html"]]
+
+
+def test_each_class_has_an_example_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = (bn.augment, bn.callbacks, bn.datasets, bn.layers, bn.losses, bn.optimizers, bn.schedules)
+    # What others derive from, what layers give, and a class that Contraction derives from, are made by nobody.
+    bases = {"Augmentation", "Layer", "Loss", "Lowered", "Node", "Optimizer", "Schedule"}
+    names = {
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name in module.__all__
+        if inspect.isclass(getattr(module, name)) and name not in bases
+    }
+    text = (DOCS / "examples.py").read_text(encoding="utf-8")
+    given = re.findall(r"^# (blobnet\S+)$", text, re.MULTILINE)
+    assert len(set(given)) == len(given)
+    assert not names - set(given)
+    pytest.importorskip("tensorboardX")
+    monkeypatch.chdir(tmp_path)
+    lines, known, shapes = text.splitlines(), {"__name__": "examples"}, 0
+    for statement in ast.parse(text).body:
+        exec(compile(ast.Module([statement], []), "examples.py", "exec"), known)
+        shape = re.search(r"  # (\(.*\))$", lines[(statement.end_lineno or 1) - 1])
+        if shape and isinstance(statement, ast.Assign):
+            (target,) = statement.targets
+            assert isinstance(target, ast.Name)
+            assert str(known[target.id].shape.dimensions) == shape[1], lines[statement.lineno - 1]
+            shapes += 1
+    assert shapes > 50
 
 
 def test_what_takes_arguments_says_what_it_raises() -> None:

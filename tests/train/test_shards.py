@@ -484,7 +484,7 @@ def test_a_process_that_mpi_started_without_mpi4py(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
     _started.cache_clear()
-    with pytest.raises(OptionError, match=r"MPI: .* needs mpi4py.*Hint: pip install 'blobnet\[mpi\]'"):
+    with pytest.raises(OptionError, match=r'MPI: .* needs mpi4py.*Hint: pip install "blobnet\[mpi\]"'):
         World.current()
 
 

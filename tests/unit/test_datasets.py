@@ -964,7 +964,7 @@ def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting
     np.save(tmp_path / ".a.npy", noise(3, 3))
     monkeypatch.setitem(sys.modules, "PIL", None)
     rule = (
-        rf'^{re.escape(str(path))}: reading or resizing pictures needs Pillow\. Hint: pip install "blobnet\[images\]"$'
+        rf'^{re.escape(str(path))}: reading or resizing pictures needs Pillow\. Hint: pip install "blobnet\[images\]"'
     )
     with pytest.raises(OptionError, match=rule):
         datasets.load(tmp_path, **settings)

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from blobnet import errors
-from blobnet.errors import BlobnetError, BlobnetWarning, ContractionError, DataError, OptionError, near_matches, warn
+from blobnet.errors import (
+    BlobnetError,
+    BlobnetWarning,
+    ContractionError,
+    DataError,
+    OptionError,
+    extra,
+    near_matches,
+    warn,
+)
 
 KINDS = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, BlobnetError)]
 
@@ -61,6 +70,11 @@ def test_warnings_name_the_line_outside_of_blobnet() -> None:
     with pytest.warns(errors.BlobnetWarning, match=r"^x: it should be small\. Received it=3\.$") as caught:
         scope["fit"]()
     assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_extras_say_that_blobnet_is_on_no_index() -> None:
+    wanted = 'pip install "blobnet[onnx]" (adds to the blobnet that is installed; it is on no package index)'
+    assert extra("onnx") == wanted
 
 
 def test_near_matches() -> None:

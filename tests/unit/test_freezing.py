@@ -9,7 +9,7 @@ from collections.abc import Collection
 import numpy as np
 import pytest
 
-from blobnet import layers
+from blobnet import layers, progress
 from blobnet.blob import FLOAT16
 from blobnet.errors import OptionError, PlanError
 from blobnet.graph import Graph, from_nodes, sequential
@@ -366,4 +366,11 @@ def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int
         return
     lines = str(table).splitlines()
     assert max(map(len, lines)) == columns
+    training = progress.Table(30, has_accuracy=True, has_validation=True)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert training.header == "epoch    loss  accuracy  val. loss  val. accuracy"
+    narrow = progress.Table(30, has_accuracy=True, has_validation=True)
+    assert narrow.header == "epoch     time    loss  accuracy  val. loss  val. accuracy"
+    record = {"loss": 0.5, "accuracy": 0.75, "validation_loss": 1.25, "validation_accuracy": 0.125}
+    assert narrow.row(3, 1.5, 30, 0.1, record).split() == ["3/30", "1.5", "s", "0.5000", "0.7500", "1.2500", "0.1250"]
     assert lines[3:7] == [rows[0][0], "  (16, 8, 8)        2,368", "logits", "  (10)                650"]

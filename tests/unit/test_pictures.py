@@ -25,7 +25,7 @@ from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.picture_workers import PictureWorkers
 from blobnet.datasets.pictures import read_picture
 from blobnet.datasets.source import Source
-from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError
+from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError, extra
 
 image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -199,7 +199,7 @@ def test_workers_that_cannot_start(paths: list[Path], monkeypatch: pytest.Monkey
 def test_workers_without_pillow(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     program = f"import sys\nsys.modules['PIL'] = None\n{picture_workers._PROGRAM}"
     monkeypatch.setattr(picture_workers, "_PROGRAM", program)
-    rule = re.escape(f'{paths[0]}: reading or resizing pictures needs Pillow. Hint: pip install "blobnet[images]"')
+    rule = re.escape(f"{paths[0]}: reading or resizing pictures needs Pillow. Hint: {extra('images')}")
     with pytest.raises(OptionError, match=f"^{rule}$"):
         PictureWorkers(1).forms(paths, has_size=True, is_whole=False)
     with pytest.raises(OptionError, match=f"^{rule}$"):
