@@ -129,7 +129,8 @@ def _keep_invokers_in_memory() -> None:
     def remembered(name: str, *arguments: Any, devs: Any, **settings: Any) -> Any:
         key = arguments, tuple(sorted(settings.items()))
         if key not in known:
-            known[key] = generate("kernel", *arguments, devs=devs, **settings)
+            # A name of its own: pytools warns of two texts under one.
+            known[key] = generate(f"kernel{len(known)}", *arguments, devs=devs, **settings)
         return known[key]
 
     module.generate_enqueue_and_set_args = remembered

@@ -347,3 +347,12 @@ def test_a_resize_that_keeps_all_sizes_changes_nothing() -> None:
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
     model = graph_of([node], {"x": ("N", 2, 5, 4)}, {"y": None}, {"scales": np.array([1, 1, 1.1, 1.2], np.float32)})
     np.testing.assert_array_equal(bn.onnx.Session(model).predict(x), x)
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+@pytest.mark.parametrize("settings", [{}, {"exclusive": 1}, {"reverse": 1}, {"exclusive": 1, "reverse": 1}])
+def test_cumulative_sums(axis: int, settings: dict[str, int], tmp_path: Path) -> None:
+    nodes = [helper.make_node("CumSum", ["x", "axis"], ["y"], "sums", **settings)]
+    model = graph_of(nodes, {"x": ("N", 5, 7)}, {"y": ("N", 5, 7)}, {"axis": np.array(axis)})
+    path, x = saved(tmp_path, model), np.random.default_rng(0).standard_normal((3, 5, 7)).astype(np.float32)
+    np.testing.assert_allclose(bn.onnx.load(path).predict(x), _runtime(path, {"x": x})[0], rtol=1e-5, atol=1e-6)

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 
 from blobnet import layers
-from blobnet.onnx.lowering import elementwise, gathered, joined, names_of, taken
+from blobnet.onnx.lowering import applied, elementwise, gathered, joined, names_of, taken
 from blobnet.onnx.operation import HUGE, Operation, operator
 from blobnet.onnx.operators.reductions import without
 from blobnet.onnx.values import Array, Pieces, Tensor, Value, node_sizes, own_axes, parts_of
+
+#: Cumulative sums are products with a matrix of so many rows at most.
+_LONGEST_SUM = 4096
 
 
 def reshaped(op: Operation, tensor: Tensor, shape: Sequence[int]) -> Tensor:
@@ -356,3 +359,16 @@ def _tile(op: Operation) -> Tensor:
     sizes = node_sizes(whole, tensor.at)
     found = gathered(op, [tensor], [names[1::2]], axes, names, "{0}", at=None, sizes=sizes)
     return replace(tensor, node=found.node, axes=whole)
+
+
+@operator("CumSum")
+def _cumulative_sum(op: Operation) -> Tensor:
+    tensor, place = op.tensor(0), op.array(1)
+    op.require(place.size == 1, "the axis must be one number", axis=place.tolist())
+    axis = op.axis(int(place.reshape(())), tensor)
+    size = tensor.axes[axis]
+    if size > _LONGEST_SUM:
+        op.on_host(f"cumulative sums must be of at most {_LONGEST_SUM} values", size=size)
+    matrix = np.tril(np.ones((size, size), np.float32), -int(bool(op.get("exclusive", 0))))
+    found = applied(op, tensor, axis, matrix.T if op.get("reverse", 0) else matrix)
+    return replace(found, type=tensor.type)
