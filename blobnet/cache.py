@@ -8,9 +8,11 @@ import hashlib
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from blobnet import system
 from blobnet.at_exit import at_exit
 from blobnet.errors import FileError, warn
 from blobnet.regular import check_regular
@@ -19,6 +21,8 @@ from blobnet.regular import check_regular
 _LEAST_FREE = 1 << 24
 #: Others may do nothing in a folder of the cache: what lies there is run.
 _PRIVATE = 0o700
+#: Keeps the threads of this process apart, which locks of files do not.
+_LOCKING = threading.Lock()
 
 
 def cache_folder() -> Path:
@@ -141,15 +145,11 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keeps other processes that ask for the same out, while files in a folder are read, changed and written.
+    """Keeps others that ask for the same out, while files in a folder are read, changed and written.
 
-    Where folders have no locks (some network disks, Windows), nobody is kept out.
+    Where a disk has no locks (some network disks), nobody is kept out.
     """
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError, OSError):
-            import fcntl
-
-            descriptor = os.open(folder, os.O_RDONLY)
-            stack.callback(os.close, descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with _LOCKING, contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            system.lock(stack.enter_context(system.open_lock(folder.with_name(f".{folder.name}.lock"))), waits=True)
         yield

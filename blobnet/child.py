@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from queue import SimpleQueue
 from threading import Thread, Timer
-from typing import IO, BinaryIO, Generic, TypeVar
+from typing import IO, Any, BinaryIO, Generic, TypeVar
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -226,6 +226,5 @@ def _take_over_pipes() -> tuple[BinaryIO, BinaryIO]:
 def _leave_no_core_file() -> None:
     """A crash is expected here, and its core file of no use."""
     with contextlib.suppress(ImportError, OSError, ValueError):  # Not on Windows.
-        import resource
-
+        resource: Any = __import__("resource")
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -39,10 +39,13 @@ from blobnet.kernel_call import PRECISIONS, Tuning
 from blobnet.opencl import cl
 from blobnet.recent import Recent
 from blobnet.regular import check_regular
+from blobnet.system import untouched_memory
 from blobnet.tuning import Tunings
 
 #: The variable that names the folder in which the OpenCL loader finds drivers, and that folder where it is not set.
 _VENDORS, _SYSTEM_VENDORS = "OCL_ICD_VENDORS", Path("/etc/OpenCL/vendors")
+#: What Khronos' loader, which pyopencl has on Windows, takes besides the drivers of the registry: their libraries.
+_LIBRARIES = "OCL_ICD_FILENAMES"
 #: The variable that names the folder in which PoCL keeps what it has built.
 _POCL_CACHE = "POCL_CACHE_DIR"
 #: The compute capability from which NVIDIA's GPUs have tensor cores for tf32, and copies to local memory in the
@@ -66,7 +69,6 @@ _MEMORY_OF_A_CHILD = 1 << 31
 #: Bytes that stand for each buffer of a launch that a child tries: more than any kernel touches for one sample. Nothing
 #: of it is taken before it is touched.
 _TRIAL_BYTES = 1 << 32
-_TRIAL_FLAGS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0) | getattr(mmap, "MAP_NORESERVE", 0)
 #: Batches that may be on their way to a processor at once, in so many bytes. NOTE: on Intel's runtime who waits for the
 #: oldest one waits for all of them, and then it has no work as long as the host prepares the next.
 BATCHES_AHEAD, BYTES_AHEAD = 16, 1 << 20
@@ -89,8 +91,8 @@ _NO_CACHE: Any = False
 
 def _intel_runtime() -> Path | None:
     """The library of PyPI's intel-opencl-rt, if it is installed in this environment."""
-    library = Path(sys.prefix) / "lib" / "libintelocl.so"
-    return library if library.exists() else None
+    places = ("lib/libintelocl.so", "Library/bin/intelocl64.dll")  # On Linux, and on Windows.
+    return next((path for place in places if (path := Path(sys.prefix, place)).exists()), None)
 
 
 class _Region(mmap.mmap):
@@ -287,26 +289,34 @@ def _platforms() -> Sequence[Any]:
 
     NOTE: the .icd file in Intel's wheel names a path that exists nowhere, and the loader reads only one folder; so it
     is shown another one meanwhile, with the system's files and one that names the library. A user's own OCL_ICD_VENDORS
-    is left alone.
+    is left alone. On Windows the loader takes the library itself.
     """
     _give_pocl_a_cache()
-    library, given = _intel_runtime(), os.environ.get(_VENDORS)
+    library = _intel_runtime()
+    is_dll = library is not None and library.suffix == ".dll"
+    variable = _LIBRARIES if is_dll else _VENDORS
+    given = os.environ.get(variable)
     if library is None or given:
         return cl.get_platforms()
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # Where nothing can be written there are the system's drivers.
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="blobnet-vendors-"))
-            for path in sorted(_SYSTEM_VENDORS.glob("*.icd")):
-                with contextlib.suppress(OSError):  # A driver that was removed may have left a dangling link.
-                    check_regular(path)
-                    shutil.copyfile(path, Path(folder, path.name))
-            Path(folder, "intel-cpu-pypi.icd").write_text(f"{library}\n")
-            os.environ[_VENDORS] = folder
+            os.environ[variable] = str(library) if is_dll else _folder_of_vendors(library, stack)
         try:
             return cl.get_platforms()
         finally:
-            os.environ.pop(_VENDORS, None)
-            os.environ.update({} if given is None else {_VENDORS: given})
+            os.environ.pop(variable, None)
+            os.environ.update({} if given is None else {variable: given})
+
+
+def _folder_of_vendors(library: Path, stack: contextlib.ExitStack) -> str:
+    """A folder that names the system's drivers and a library, until the stack unwinds."""
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="blobnet-vendors-"))
+    for path in sorted(_SYSTEM_VENDORS.glob("*.icd")):
+        with contextlib.suppress(OSError):  # A driver that was removed may have left a dangling link.
+            check_regular(path)
+            shutil.copyfile(path, Path(folder, path.name))
+    Path(folder, "intel-cpu-pypi.icd").write_text(f"{library}\n")
+    return folder
 
 
 def _give_pocl_a_cache() -> None:
@@ -702,7 +712,7 @@ class Device:
         """
         starts = list(itertools.accumulate((-(-size // _PAGE) * _PAGE for size in sizes), initial=0))
         advice = getattr(mmap, "MADV_HUGEPAGE", None)
-        if not self.is_host or advice is None or starts[-1] < _LARGE_PAGE:
+        if sys.platform == "win32" or not self.is_host or advice is None or starts[-1] < _LARGE_PAGE:
             return [None] * len(sizes)
         try:
             region = _Region(-1, starts[-1] + _LARGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -1108,7 +1118,7 @@ class Device:
         kernel, regions = cl.Kernel(program, trial.entry), []
         for index, value in enumerate(trial.arguments):
             if value is None:
-                region = np.frombuffer(mmap.mmap(-1, _TRIAL_BYTES, _TRIAL_FLAGS), np.uint8)
+                region = np.frombuffer(untouched_memory(_TRIAL_BYTES), np.uint8)
                 flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
                 regions.append(cl.Buffer(self.context, flags, hostbuf=region))
             kernel.set_arg(index, regions[-1] if value is None else value)

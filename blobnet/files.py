@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from blobnet import system
 from blobnet.errors import FileError, OptionError, first_few
 from blobnet.plan_report import readable
 from blobnet.regular import check_regular
@@ -109,7 +110,7 @@ def write(path: str | os.PathLike[str], image: bytes) -> None:
 def held(path: str | os.PathLike[str]) -> Iterator[None]:
     """Keeps others that ask for the same from writing a file, for as long as it takes; before it is there too.
 
-    Where a disk has no locks (some network disks, Windows), no other process is kept out.
+    Where a disk has no locks (some network disks), no other process is kept out.
 
     Raises:
         FileError: another process holds it, or somebody else in this one.
@@ -132,7 +133,7 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
                 check_regular(lock)
                 hint = f"wait for the end of process {int(lock.read_text())}, or write another file."
             raise FileError(subject_of(path), rule, hint=hint) from error
-        except (ImportError, OSError):
+        except OSError:
             pass
         yield
 
@@ -161,24 +162,22 @@ def _lock_of(target: Path) -> Path:
 
 def _take(lock: Path, stack: contextlib.ExitStack) -> None:
     """Locks a file, which is gone when the stack unwinds; BlockingIOError if another process has locked it."""
-    import fcntl
-
     while True:
-        # Written over, so it must not be a link to another file, which somebody may have put there; nor is a pipe
-        # waited for.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = os.open(lock, flags, 0o666)
-        file = stack.enter_context(os.fdopen(descriptor, "a", encoding="ascii"))
-        # NOTE: not flock, whose locks stay with the processes that were forked from a killed one.
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file = stack.enter_context(system.open_lock(lock))
+        system.lock(file, waits=False)
         with contextlib.suppress(FileNotFoundError):
             # Whoever held it may have removed it meanwhile.
             if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
                 break
-    stack.callback(lock.unlink, missing_ok=True)
+    stack.callback(_remove_lock, lock)
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()
+
+
+def _remove_lock(lock: Path) -> None:
+    with contextlib.suppress(OSError):  # On Windows it stays: it is open.
+        lock.unlink(missing_ok=True)
 
 
 def check_writable(path: str | os.PathLike[str], bytes_needed: int) -> None:

@@ -47,7 +47,7 @@ from blobnet.losses import Loss
 from blobnet.metrics import Metric, Report
 from blobnet.notes import note_losses, note_scale
 from blobnet.optimizers import Optimizer
-from blobnet.parallel import SHARDS, World, check_alike, check_room, check_same, check_world, device_of_rank, watched
+from blobnet.parallel import World, check_alike, check_room, check_same, check_world, device_of_rank, watched
 from blobnet.parameters import parameter_table
 from blobnet.patterns import frozen_parameters, recorded_frozen
 from blobnet.planning import Plan, make_plan
@@ -608,7 +608,7 @@ class Model:
                 optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
                 weights = weights or loss_weights_for(self.graph, state.settings.get("loss_weights"))
             if shards is None:
-                shards = state.settings.get("shards", 1) if state else SHARDS if world.size > 1 else 1
+                shards = state.settings.get("shards", 1) if state else world.shards
             check_world(world, shards, batch_size)
             losses = losses or losses_for(self.graph, None)
             weights = weights or loss_weights_for(self.graph, None)

@@ -77,11 +77,13 @@ class World:
         size: how many there are.
         local_rank: the number of this process among those of its host.
         transport: what elements of devices' buffers go through: see :meth:`connect`.
+        shards: into how many a batch is cut unless one says otherwise.
     """
 
     rank = 0
     size = 1
     local_rank = 0
+    shards = 1
     transport = Transport()
 
     @staticmethod
@@ -216,7 +218,13 @@ class World:
             yield
 
 
-class _MpiWorld(World):
+class _OneRank(World):
+    """The only process that mpiexec has started: it trains as several would."""
+
+    shards = SHARDS
+
+
+class _MpiWorld(_OneRank):
     """The processes of MPI's world."""
 
     def __init__(self, mpi: Any, release: Callable[[], None], *, ends: bool) -> None:
@@ -399,7 +407,7 @@ def _started(*, ends: bool = False) -> World:
         hint = f"{hint} For another MPI: pip install --no-binary=mpi4py mpi4py, with its mpicc on the PATH."
         raise OptionError("MPI", rule, started=started, found=found, mpi4py_uses=library, hint=hint)
     os.environ[_RANK_PROCESS] = str(os.getpid())
-    return _MpiWorld(mpi, release, ends=ends) if found > 1 else ALONE
+    return _MpiWorld(mpi, release, ends=ends) if found > 1 else _OneRank()
 
 
 def _begun_mpi(*, ends: bool) -> Any:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from blobnet.datasets.checks import check_finite, check_real
 from blobnet.datasets.source import Rows, Source, kept_type
 from blobnet.errors import DataError, FileError
+from blobnet.system import open_to_read, read_at
 
 #: The types of .npy files that are read, as NumPy calls them: numbers and texts.
 _PLAIN = re.compile(r"[<>|=]?([?bBhHiIlLqQefdgFDG]|[biufcSU][0-9]{1,9})")
@@ -74,7 +75,7 @@ class FileSource(Source):  # type: ignore[misc]  # mypy sees this package under 
         self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
         needed = offset + shape[0] * self._row_bytes
         try:
-            self._file = os.open(path, os.O_RDONLY)
+            self._file = open_to_read(path)
             weakref.finalize(self, os.close, self._file)
             self._written = written(self._file)
         except OSError as error:
@@ -105,7 +106,7 @@ class FileSource(Source):  # type: ignore[misc]  # mypy sees this package under 
     def _fill(self, target: memoryview, place: int) -> None:
         while target:
             try:
-                count = os.preadv(self._file, [target], place)
+                count = read_at(self._file, target, place)
             except OSError as error:
                 raise DataError(self.subject, "the file must stay readable", file=self._path, cause=error) from error
             if not count:

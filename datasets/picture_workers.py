@@ -1,7 +1,8 @@
 """Processes that decode pictures, side by side, into memory that they share with the one that asks.
 
 They are started by what they run, not by ``multiprocessing``, which would run a user's script anew in each of them
-unless it is written for that. The memory that is shared has no name, so that nothing of it can stay behind.
+unless it is written for that. The file whose memory is shared loses its name as soon as both have opened it (but on
+Windows, where it goes at the end), so that nothing of it can stay behind.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 from blobnet.datasets.picture_workers import serve
-serve(int(sys.argv[2]))
+serve(sys.argv[2])
 """
 
 
@@ -179,7 +180,7 @@ def _end_all(workers: list[_Worker]) -> None:
 
 
 class _Memory:
-    """Memory of a file without a name, as large as it was needed so far."""
+    """Memory of a file, by its descriptor, as large as it was needed so far."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -226,9 +227,9 @@ class _Worker:
 
     def __init__(self) -> None:
         room = "/dev/shm" if Path("/dev/shm").is_dir() else None  # Memory, where other folders may be on a disk.
-        self._file: IO[bytes] = tempfile.TemporaryFile(dir=room)  # noqa: SIM115 - it lives as long as the process
+        number, name = tempfile.mkstemp(prefix="blobnet-pictures-", dir=room)
+        self._file, self._path = os.fdopen(number, "r+b"), Path(name)
         self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        number = self._file.fileno()
         paths = list(sys.path)
         with contextlib.suppress(OSError):  # The working folder may be gone.
             paths = [str(Path(entry).resolve()) for entry in paths]
@@ -236,15 +237,14 @@ class _Worker:
         try:
             # A session of its own: Ctrl-C in a terminal is the parent's, which then ends its workers.
             self.process = subprocess.Popen(
-                [*command, str(number)],
+                [*command, name],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._words,
                 start_new_session=True,
-                pass_fds=(number,),
             )
         except OSError as error:
-            self._file.close()
+            self._close_file()
             self._words.close()
             raise _cannot_start(error) from error
         self.is_alive = True
@@ -254,6 +254,15 @@ class _Worker:
             pickle.load(self._answers)
         except (EOFError, pickle.UnpicklingError):
             raise _cannot_start(self.end()) from None
+        self._remove_name()
+
+    def _remove_name(self) -> None:
+        with contextlib.suppress(OSError):  # On Windows it is open, in two processes.
+            self._path.unlink(missing_ok=True)
+
+    def _close_file(self) -> None:
+        self._file.close()
+        self._remove_name()
 
     @property
     def _answers(self) -> IO[bytes]:
@@ -299,7 +308,7 @@ class _Worker:
             self.process.kill()
             status = self.process.wait()
         self._answers.close()
-        self._file.close()
+        self._close_file()
         self._words.seek(0)
         words = self._words.read().decode("utf-8", "replace").strip()[-_MOST_WORDS:]
         self._words.close()
@@ -342,11 +351,12 @@ def _decode(path: Path, out: npt.NDArray[np.uint8]) -> None:
     out[:] = with_units(read_picture(path, size), units[0], path) if units else read_mask(path, size)
 
 
-def serve(number: int) -> None:
-    """What a worker does, with the number of the file whose memory it shares, until nobody asks any more."""
+def serve(path: str) -> None:
+    """What a worker does, with the path of the file whose memory it shares, until nobody asks any more."""
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # What libraries print must not come between the answers.
-    _serve(questions, answers, _Memory(number))
+    with Path(path).open("r+b") as file:
+        _serve(questions, answers, _Memory(file.fileno()))
 
 
 def _serve(questions: BinaryIO, answers: BinaryIO, memory: _Memory) -> None:

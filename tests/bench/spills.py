@@ -40,6 +40,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -200,7 +201,7 @@ def compiled_flops(layer: Lowered, inputs: tuple[Shape, ...], batch_size: int) -
 
 def compiled(program: Program, text: str, gpu: str) -> Compiled:
     """What a program's kernel needs on a GPU, from the cache if it was compiled before."""
-    command = "ocloc" if gpu in INTEL else "clang-16"
+    command = compiler_of(gpu)
     text = preamble(device(gpu)) + text
     items = math.prod(program.call.local_size or (1,))
     known = [version(command), readers(), *BUILD_OPTIONS, str(items), text]
@@ -216,6 +217,10 @@ def compiled(program: Program, text: str, gpu: str) -> Compiled:
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(asdict(found)), encoding="utf-8")
     return found
+
+
+def compiler_of(gpu: str) -> str:
+    return "ocloc" if gpu in INTEL else "clang-16"
 
 
 @functools.cache
@@ -344,6 +349,12 @@ def main() -> None:
         arguments.models = known_models()
     if arguments.quick:
         arguments.models, arguments.gpu = _QUICK_MODELS, _QUICK_GPUS
+    for compiler in sorted(set(map(compiler_of, arguments.gpu))):
+        if shutil.which(compiler) is None:
+            package = "intel-opencl-icd" if compiler == "ocloc" else "clang-16 rocm-device-libs"
+            of_others = [gpu for gpu in arguments.gpu if compiler_of(gpu) != compiler]
+            others = f", or leave out its GPUs: --gpu {' '.join(of_others)}" if of_others else ""
+            parser.error(f"{compiler} must be on the PATH. Hint: apt-get install {package}{others}.")
     summary, is_bad = [], False
     for gpu in arguments.gpu:
         for model in arguments.models:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 #: Modules and packages of blobnet, a floor a line: each imports only from floors below (and within its own package).
 FLOORS = """
-    at_exit errors interrupt architectures loss_names picture_kinds regular version
+    at_exit errors interrupt architectures loss_names picture_kinds regular system version
     cache device_model foreign
     cores recent collecting building tables builtins bundle child heartbeat nccl
     blob
