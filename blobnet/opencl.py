@@ -87,8 +87,12 @@ def keep_all() -> None:
 
     NOTE: what a fork frees NVIDIA's driver takes from its parent: a fork that ended as Python does crashed, and the
     parent hung (driver 580.159). To keep contexts, queues, buffers, programs, kernels and events alone mended the
-    first, but not the second.
+    first, but not the second. And drivers' destructors, which C runs when Python has ended, wait for threads that a fork
+    does not have (Intel's 2026.22.10): glibc is told to end the process before it comes to them, with its status.
     """
+    with contextlib.suppress(OSError, AttributeError):  # Other C libraries have no such function.
+        libc = ctypes.CDLL(None)
+        libc.on_exit(libc._exit, None)
     known = gc.get_objects()
     own = {kind for kind in vars(cl._cl).values() if isinstance(kind, type)}
     referents = gc.get_referents(*known)  # Objects of pyopencl are not known to the collector.
