@@ -45,7 +45,7 @@ assert not [item for item in found if item[0] in ("blobnet", "__main__")], found
 #: The same hook sees what blobnet does when it is asked for devices: the folder that it shows the loader.
 DEVICES = """
 from blobnet import device
-device._intel_runtime = lambda: "nothing.so"
+device._intel_runtime = lambda: device.Path("nothing.so")
 device.devices()
 assert {"tempfile.mkdtemp", "os.putenv", "os.unsetenv"} <= {event for who, event, _ in found if who == "blobnet"}, found
 assert "OCL_ICD_VENDORS" not in os.environ
