@@ -178,7 +178,7 @@ class Reader:
             raise self.fail(rule, storage="external")
         stored = dataset.id.get_storage_size()
         if stored != dataset.nbytes:
-            raise self.fail(rule, stored=readable(stored), declared=readable(dataset.nbytes))
+            raise self.fail(rule, stored=readable(stored), declared=readable(int(dataset.nbytes)))
         self.unread -= stored
         if self.unread < 0:
             raise self.fail("the datasets of a file must not be larger than the file", hint="do they overlap?")

@@ -87,8 +87,8 @@ def keep_all() -> None:
 
     NOTE: what a fork frees NVIDIA's driver takes from its parent: a fork that ended as Python does crashed, and the
     parent hung (driver 580.159). To keep contexts, queues, buffers, programs, kernels and events alone mended the
-    first, but not the second. And drivers' destructors, which C runs when Python has ended, wait for threads that a fork
-    does not have (Intel's 2026.22.10): glibc is told to end the process before it comes to them, with its status.
+    first, but not the second. And drivers' destructors, which C runs when Python has ended, wait for threads that are
+    not here (Intel's 2026.22.10): glibc is told to end the process before it comes to them, with its status.
     """
     with contextlib.suppress(OSError, AttributeError):  # Other C libraries have no such function.
         libc = ctypes.CDLL(None)

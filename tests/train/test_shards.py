@@ -274,6 +274,23 @@ def test_ranks_that_differ_are_refused(device: Device, tmp_path: Path, monkeypat
             assert line.startswith("on rank 1: ") == (rank == "0")
 
 
+ONE_RANK = """
+from tests.tiny import tiny_model
+from tests.train.test_shards import SETTINGS, X, Y
+model = tiny_model()
+model.fit(X, Y, verbose=False, callbacks=__import__("blobnet").callbacks.Checkpoint("a.h5"), **SETTINGS)
+"""
+
+
+@needs_mpi
+def test_one_rank_has_the_shards_of_several(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mpiexec(1, device, "-c", ONE_RANK, check=True)
+    state = load("a.h5").training_state
+    assert state is not None
+    assert state.settings["shards"] == 8
+
+
 @pytest.mark.parametrize("changed", ["x", "y"])
 def test_data_that_differ_in_one_sample_are_seen(changed: str) -> None:
     graph, loss = tiny_model().graph, CrossEntropy()
