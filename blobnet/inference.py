@@ -393,6 +393,8 @@ class Evaluators:
                     self._kept.popitem(last=False)
                 evaluator = Evaluator(device.at(precision, storage), graph, parameters, kind[2], loss, sample_type)
                 self._kept[kind] = evaluator
+                for queue in self._parameters.keys() - {other for other, *_ in self._kept}:
+                    del self._parameters[queue]  # And with them the device, if nobody else has it.
             self._kept.move_to_end(kind)
             try:
                 yield evaluator

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import copy
+import gc
+import mmap
 import threading
+import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from blobnet import inference
+from blobnet import inference, layers
 from blobnet.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.device import Device, DeviceInfo, Reading
 from blobnet.inference import BUCKETS, Evaluator
 from blobnet.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
-from blobnet.model import Model
+from blobnet.model import Model, Sequential
 from blobnet.models import resnet50
 from blobnet.parallel import World
 from blobnet.planning import make_plan
@@ -254,3 +258,34 @@ def test_constants_are_made_anew_in_every_epoch(device: Device, monkeypatch: pyt
     model.fit(x, y, epochs=3, batch_size=8, validation=(x, y), callbacks=[Looking()], device=gpu, verbose=False)
     assert seen == pytest.approx(model.history["validation_loss"], rel=1e-5)
     assert len(set(seen)) == 3
+
+
+def test_a_model_lets_go_of_devices_that_nobody_else_has(device: Device) -> None:
+    model, x = Sequential([layers.Input(3), layers.Dense(2)]), np.ones((4, 3), np.float32)
+    owned = []
+    for _ in range(12):
+        own = Device(device.info)
+        model.predict(x, device=own)
+        owned.append(weakref.ref(own))
+        del own
+    model.predict(x, device=device)
+    gc.collect()
+    assert sum(item() is not None for item in owned) < 8  # As many evaluators as a model keeps, and no more.
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_forty_networks_one_after_another_take_no_more_memory_than_twenty(device: Device) -> None:
+    def resident() -> int:
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    taken = []
+    for number in range(40):
+        model = Sequential([layers.Input(5 + number), layers.Dense(7), layers.Activation("relu"), layers.Dense(3)])
+        x, y = np.ones((16, 5 + number), np.float32), np.arange(16) % 3
+        model.fit(x, y, epochs=1, batch_size=8, device=device, verbose=False)
+        model.predict(x, device=device)
+        taken.append(resident())
+    # A program that a driver has loaded takes some 100 KiB for as long as the process lives.
+    assert taken[39] - taken[19] < 40 << 20, [size >> 20 for size in taken]
