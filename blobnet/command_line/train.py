@@ -61,6 +61,7 @@ from blobnet.interrupt import RUNNING, Terminated
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import AnyLoss, Model, load
 from blobnet.parallel import World, device_of_rank
+from blobnet.regular import LARGEST_COUNT
 from blobnet.sample_weights import ClassWeights
 from blobnet.trainer import Progress
 
@@ -264,7 +265,7 @@ def run(options: argparse.Namespace) -> int:
     if world.is_first:
         _check_paths(options, output)
     # Who waits for ever keeps the best epoch, and never stops.
-    patience = options.early_stopping or (sys.maxsize if options.save_best else None)
+    patience = options.early_stopping or (LARGEST_COUNT if options.save_best else None)
     file = _OutputFile(output, EarlyStopping(patience=patience) if patience else None, options.checkpoint_steps)
     try:
         if world.is_first:
