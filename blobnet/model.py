@@ -45,7 +45,7 @@ from blobnet.layers import Input, Layer, Node, Standardize
 from blobnet.loader import IndexedReader, Reader, StreamReader
 from blobnet.losses import Loss
 from blobnet.metrics import Metric, Report
-from blobnet.notes import note_losses, note_scale
+from blobnet.notes import note_losses, note_order, note_scale
 from blobnet.optimizers import Optimizer
 from blobnet.parallel import World, check_alike, check_room, check_same, check_world, device_of_rank, watched
 from blobnet.parameters import parameter_table
@@ -622,6 +622,7 @@ class Model:
             )
             asked = named_metrics(data.heads, metrics)
             note_losses(data.heads, self.graph)
+            note_order(self.graph)
             self._note_scale(data.sources, training=True)
             check_process()  # Else their lock may never open.
             self._evaluators.clear()  # They would only hold memory that training needs.

@@ -16,6 +16,10 @@ from blobnet.graph import Graph, Vertex
 _LOOKED_AT = 8
 #: Root mean squares of normalised samples beyond this, and deviations below that, are of other samples.
 _LARGE, _SMALL = 10.0, 0.1
+#: The activations that give all numbers.
+_ALL_NUMBERS = ("linear", "leaky_relu")
+#: The rows of a kernel from which on they may be filters, in another order of arguments.
+_LARGE_KERNEL = 8
 #: Times that of the first step, or 1, beyond which a loss has risen.
 _RISEN = 10.0
 #: What to do against losses that rise.
@@ -23,13 +27,28 @@ DIVERGED = "use a smaller learning rate, or clip the gradients (clip_norm)."
 
 
 def note_losses(heads: Sequence[Head], graph: Graph) -> None:
-    """Warns where a loss that takes logits gets probabilities."""
+    """Warns where a loss that takes logits gets probabilities, or values of an activation that leaves some out."""
     for head in heads:
-        layer = graph.vertices[head.index].layer
-        if layer.gives_probabilities and head.loss.scores(np.zeros((1, 2), np.float32)) is not None:
-            name = type(head.loss).__name__
+        layer, name = graph.vertices[head.index].layer, type(head.loss).__name__
+        takes_logits = head.loss.scores(np.zeros((1, 2), np.float32)) is not None
+        if takes_logits and layer.gives_probabilities:
             rule = f"{name} takes logits, and does itself what this layer does: the model learns slowly"
             warn(layer.subject, rule, hint="leave it out; predictions are then logits.")
+        elif takes_logits and (layer.activates or "linear").partition("(")[0] not in _ALL_NUMBERS:
+            rule = f"{name} takes logits, which may be any number, and this layer leaves some out"
+            warn(layer.subject, rule, function=layer.activates, hint="end the model without an activation.")
+
+
+def note_order(graph: Graph) -> None:
+    """Warns where a convolution seems to have its numbers in PyTorch's order, which begins with the units coming in."""
+    for vertex in graph.vertices:
+        filters, kernel = (getattr(vertex.layer, name, None) for name in ("filters", "kernel_size"))
+        if filters is None or not vertex.inputs or not isinstance(kernel, int):
+            continue
+        if filters == graph.vertices[vertex.inputs[0]].shape.units and kernel >= _LARGE_KERNEL:
+            rule = "these numbers seem to be in PyTorch's order, which begins with the units that come in"
+            hint = "the order is filters, kernel_size, stride; what comes in follows from the layer before."
+            warn(vertex.layer.subject, rule, filters=filters, kernel_size=kernel, hint=hint)
 
 
 def note_scale(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -78,3 +79,31 @@ def test_probabilities_where_logits_belong(device: Device, last: str, loss: str)
         warnings.simplefilter("error")
         fit(model(last=last), x, device, np.eye(3, dtype=np.float32)[Y], loss="mse")
         fit(model(), x, device, y, loss=loss)
+
+
+@pytest.mark.parametrize(("last", "noted"), [("relu", True), ("gelu", True), ("leaky_relu(0.2)", False), (None, False)])
+def test_activations_where_logits_belong(device: Device, last: str | None, noted: bool) -> None:
+    x = (PICTURES / 255).astype(np.float32)
+    rule = r"\(Activation\): CrossEntropy takes logits, which may be any number, and this layer leaves some out\. "
+    rule += "Received "
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fit(model(last=last), x, device)
+        fit(model(last=last), x, device, np.eye(3, dtype=np.float32)[Y], loss="mse")
+    found = [str(item.message) for item in said if issubclass(item.category, BlobnetWarning)]
+    assert len(found) == noted
+    assert all(re.search(rf"{rule}function={last}\. Hint: end the model without", text) for text in found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "noted"), [((1, 8, 3), True), ((8, 3), False), ((1, 7, 2), False), ((2, 8, 3), False)]
+)
+def test_convolutions_in_the_order_of_pytorch(device: Device, arguments: tuple[int, ...], noted: bool) -> None:
+    x = RANDOM.random((30, 1, 12, 12)).astype(np.float32)
+    made = bn.Sequential([layers.Input(1, 12, 12), layers.Conv2D(*arguments), layers.Flatten(), layers.Dense(3)])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        fit(made, x, device)
+    found = [str(item.message) for item in said if issubclass(item.category, BlobnetWarning)]
+    assert len(found) == noted
+    assert all("(Conv2D): these numbers seem to be in PyTorch's order" in text for text in found)
