@@ -128,7 +128,7 @@ def _keep_invokers_in_memory() -> None:
         files.WriteOncePersistentDict = usual
     module: Any = invoker
     module.invoker_cache = Memory()
-    generate, known = module.generate_enqueue_and_set_args, {}
+    generate, known = module.generate_enqueue_and_set_args, dict[Any, Any]()
 
     def remembered(name: str, *arguments: Any, devs: Any, **settings: Any) -> Any:
         key = arguments, tuple(sorted(settings.items()))
