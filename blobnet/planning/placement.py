@@ -90,6 +90,9 @@ def place_outputs(request: Request, roles: Roles) -> Places:
             return f"{name} is a part of {graph.vertices[graph.vertices[source].inputs[0]].name}"
         if reader.inputs.count(source) > 1:
             return f"{name} comes in more than once"
+        others = (other for other in reader.inputs if other in parts)
+        if roles.placements[reader.index] is Placement.IN_PLACE and any(of_part(other) == source for other in others):
+            return f"a part of {name} comes in, too"
         if not same_plane(planes[source], planes[reader.index]):
             return other_planes(name, planes[source], planes[reader.index])
         if roles.placements[reader.index] is Placement.IN_PLACE and graph.vertices[source].shape != reader.shape:
@@ -103,6 +106,10 @@ def place_outputs(request: Request, roles: Roles) -> Places:
             is_kept = overwritten == _NEVER
             return f"{name} is kept" if is_kept else f"{graph.vertices[overwritten].name} would overwrite {name}"
         return ""
+
+    def of_part(index: int) -> int:
+        """Of what a vertex is a part, or a part of a part."""
+        return of_part(graph.vertices[index].inputs[0]) if index in parts else index
 
     def joins(position: int, region: Region, reader: Vertex) -> bool:
         source = reader.inputs[position]

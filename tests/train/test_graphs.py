@@ -157,6 +157,21 @@ def test_an_output_that_a_dense_layer_reads_has_its_own_shape(device: Device) ->
     assert measured["flat_accuracy"] == np.mean(logits.argmax(axis=1) == labels)
 
 
+@pytest.mark.parametrize("join", [layers.Add, layers.Multiply])
+@pytest.mark.parametrize("ranges", [((1, 2),), ((None, None),)], ids=["one unit", "all units"])
+def test_a_part_goes_together_with_the_whole(device: Device, join: Any, ranges: Any) -> None:
+    """The result may not lie over the whole, whose part is read for other units."""
+    images = layers.Input(3, 4, 2, name="images")()
+    values = layers.Activation("tanh")(images)
+    part = layers.Slice(ranges)(layers.Slice(((0, 3),))(values))
+    model = Model(images, join()([values, part]))
+    x = np.random.default_rng(0).standard_normal((5, 3, 4, 2)).astype(np.float32)
+    own = np.tanh(np.float64(x))
+    other = own[:, slice(*ranges[0])]
+    wanted = own + other if join is layers.Add else own * other
+    assert_close(model.predict(x, device=device), wanted, relative=1e-5, absolute=1e-6, what="joined")
+
+
 @pytest.mark.parametrize("frozen", [None, "norm", "convolution"])
 def test_a_norm_and_a_convolution_in_three_places(device: Device, frozen: str | None) -> None:
     torch = pytest.importorskip("torch")

@@ -1,0 +1,47 @@
+"""Random networks of all layers against PyTorch in float64; more of them: ``python -m tests.random_networks``."""
+
+from __future__ import annotations
+
+import pytest
+
+from blobnet.device import Device
+
+pytest.importorskip("torch")
+
+from tests import random_networks, torch_graphs
+from tests.random_networks import GENERATED, NOT_GENERATED, differences, examine, make_problem
+
+#: The first networks of each test, and how many it has: pytest shares tests among processes.
+FIRST, EACH = [*range(0, 20, 5), *range(500, 520, 5)], 5
+
+
+def test_there_is_every_kind_of_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert random_networks.unlisted_kinds() == set()
+    assert all(reason for reason in NOT_GENERATED.values())
+    seen = {vertex.layer.kind for seed in range(200) for vertex in make_problem(seed).model.graph.vertices}
+    assert seen == GENERATED.keys() | NOT_GENERATED.keys()
+    monkeypatch.delitem(GENERATED, "Pad")
+    monkeypatch.delitem(torch_graphs.MODULES, "Scale")
+    assert random_networks.unlisted_kinds() == {"Pad", "Scale"}
+
+
+@pytest.mark.parametrize("first", FIRST)
+def test_random_networks_are_pytorchs(device: Device, first: int) -> None:
+    said: list[str] = []
+    # What a gradient is, three steps show as well; gradients by themselves take as long as the rest.
+    tally = examine(range(first, first + EACH), device, said.append, with_gradients=first % 3 == 0)
+    assert tally.networks == EACH
+    assert not said, "\n".join(said)
+
+
+def test_a_wrong_number_is_found(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        torch_graphs.MODULES, "Scale", lambda layer, x, p: x[0] * 1.001 * torch_graphs.by_unit(p["scale"], x[0])
+    )
+    kinds = (
+        (seed, {vertex.layer.kind for vertex in make_problem(seed, 3).model.graph.vertices}) for seed in range(1000)
+    )
+    seed = next(seed for seed, own in kinds if "Scale" in own and not own & {"BatchNorm", "LayerNorm", "Activation"})
+    assert "prediction" in " ".join(map(str, differences(make_problem(seed, 3), device)))
+    monkeypatch.undo()
+    assert differences(make_problem(seed, 3), device) == []
