@@ -155,8 +155,10 @@ class HostNode:
 Operand: TypeAlias = "Tensor | Array | Late"
 
 
-def evaluated(node: Any, version: int, known: Mapping[str, Array], subject: str) -> list[Array]:
-    """The outputs of a node, an ``onnx.NodeProto``, for inputs that are known, by their names.
+def evaluated(
+    node: Any, version: int, known: Mapping[str, Array], subject: str, most: int = 4 * MOST_BYTES
+) -> list[Array]:
+    """The outputs of a node, an ``onnx.NodeProto``, for inputs that are known, by their names, in ``most`` bytes.
 
     Raises:
         UnsupportedError: they cannot be computed, or are too large.
@@ -168,9 +170,9 @@ def evaluated(node: Any, version: int, known: Mapping[str, Array], subject: str)
     except (ValueError, IndexError, OverflowError) as error:
         rule = "what the host computes must have inputs of the shapes that ONNX says"
         raise UnsupportedError(subject, rule, inputs=received, cause=error) from error
-    if not 0 <= size * 8 <= 4 * MOST_BYTES:
+    if not 0 <= size * 8 <= most:
         rule = "what the host computes must have a size that memory can hold"
-        raise UnsupportedError(subject, rule, inputs=received, elements=size, most=MOST_BYTES // 2)
+        raise UnsupportedError(subject, rule, inputs=received, elements=size, most=most // 8)
     try:
         with np.errstate(all="ignore"):
             found = _outputs(node, version, known)

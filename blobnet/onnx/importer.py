@@ -340,6 +340,8 @@ class Import:
         self._samples = next(iter(counts), 1) if self.samples else None
         check_operators(graph, self.subject)
         values: dict[str, Operand] = dict(self._arrays_of(graph, self.constants))
+        own = sum(array.nbytes for array in values.values() if isinstance(array, np.ndarray))
+        self._most = self._left = host.MOST_BYTES + 4 * own
         types = {item.name: item.type.tensor_type.elem_type for item in graph.input}
         for name, array in self.known.items():
             values[name] = array
@@ -498,7 +500,11 @@ class Import:
             known = {
                 name: value for name, value in zip(node.input, inputs, strict=True) if isinstance(value, np.ndarray)
             }
-            return host.evaluated(node, self._version, known, subject)
+            made = host.evaluated(node, self._version, known, subject, max(self._left, 0))
+            solid = (array for array in made if any(array.strides))  # Views take none.
+            given = list(known.values())
+            self._spend(sum(a.nbytes for a in solid if not any(np.may_share_memory(a, b) for b in given)), subject)
+            return made
         operation = Operation(
             name=_layer_name(node.name or next((name for name in node.output if name), node.op_type), set()),
             kind=node.op_type,
@@ -511,6 +517,7 @@ class Import:
             shared=self._shared,
             names=self._names,
             sources=[self._sources.get(id(value), (None, None))[0] for value in inputs],
+            spend=lambda count: self._spend(count, subject),
             # What a loop reads from around it, it reads in each trip.
             alone=[
                 self._sources.get(id(values.get(name)), (None, self._reads[name] == 1))[1] and not self._loops
@@ -553,6 +560,13 @@ class Import:
             replace(value, name=operation.name) if isinstance(value, Tensor) and value.node in nodes else value
             for value in values_found
         ]
+
+    def _spend(self, count: int, subject: str) -> None:
+        """Takes bytes off what a file may make; UnsupportedError where nothing is left."""
+        self._left -= count
+        if self._left < 0:
+            rule = "the constants and weights that a file makes may take 2 GiB and four times its own arrays, together"
+            raise UnsupportedError(subject, rule, bytes=self._most - self._left, most=self._most)
 
     def _attribute(self, item: Any) -> Any:
         from onnx.helper import get_attribute_value

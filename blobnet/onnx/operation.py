@@ -76,6 +76,7 @@ class Operation:
         names: of all layers, to which this node adds its own.
         sources: what inputs are that initializers and constants of the file make: the same text, the same array.
         alone: whether this node alone reads an input, and once.
+        spend: takes the bytes of a layer's arrays off what the file may take.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Operation:
     names: set[str] = field(default_factory=set)
     sources: Sequence[str | None] = ()
     alone: Sequence[bool] = ()
+    spend: Callable[[int], None] = lambda _: None
 
     # -- what the node says ------------------------------------------------------------------------------------------
 
@@ -215,6 +217,7 @@ class Operation:
         """
         memo = (replace(layer, name=None), key) if key and layer.given == {} else None
         if memo is None or memo not in self.shared:
+            self.spend(sum(4 * np.size(values) for values in (weights or {}).values()))
             name = f"{self.name}_{part}" if part else self.name
             own, number = name, 1
             while own in self.names:

@@ -418,6 +418,28 @@ def test_constants_that_memory_cannot_hold(kind: str, constants: dict[str, Any],
         bn.onnx.load(path)
 
 
+@pytest.mark.parametrize("kind", ["ConstantOfShape", "Expand", "Tile"])
+def test_constants_are_bounded_together(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is small enough; so are all where the file has as many values of its own."""
+    monkeypatch.setattr("blobnet.onnx.host.MOST_BYTES", 2**20)
+    constants = {"s": np.array([256, 256]), "v": np.zeros((1, 1), np.float32)}
+    inputs = ["s"] if kind == "ConstantOfShape" else ["v", "s"]
+    nodes = []
+    for place in range(5):  # Of 256 KiB each.
+        fill = {"value": numpy_helper.from_array(np.float32([place]))} if kind == "ConstantOfShape" else {}
+        nodes.append(helper.make_node(kind, inputs, [f"w{place}"], f"make{place}", **fill))
+        nodes.append(helper.make_node("MatMul", [f"x{place}", f"w{place}"], [f"x{place + 1}"], f"use{place}"))
+    constants = {name: array for name, array in constants.items() if name in inputs}
+    model = graph_of(nodes, {"x0": ("N", 256)}, {"x5": None}, constants)
+    rule = (
+        r"node (make|use)\d \(\w+\): (what the host computes must have a size that memory can hold|the constants and "
+    )
+    with pytest.raises(UnsupportedError, match=rule + "weights that a file makes may take 2 GiB and four times)"):
+        bn.onnx.load(saved(tmp_path, model))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((1024, 512), np.float32), "more"))
+    assert bn.onnx.load(saved(tmp_path, model)).graph.trainable
+
+
 @pytest.mark.parametrize("fill", [None, np.array([2.5], np.float32), np.array([-3], np.int64)])
 def test_constants_of_one_number_take_no_memory(fill: Any, tmp_path: Path) -> None:
     attributes = {} if fill is None else {"value": numpy_helper.from_array(fill)}
