@@ -18,7 +18,7 @@ FIRST, EACH = [*range(0, 20, 5), *range(500, 520, 5)], 5
 def test_there_is_every_kind_of_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert random_networks.unlisted_kinds() == set()
     assert all(reason for reason in NOT_GENERATED.values())
-    seen = {vertex.layer.kind for seed in range(200) for vertex in make_problem(seed).model.graph.vertices}
+    seen = {vertex.layer.kind for seed in range(600) for vertex in make_problem(seed).model.graph.vertices}
     assert seen == GENERATED.keys() | NOT_GENERATED.keys()
     monkeypatch.delitem(GENERATED, "Pad")
     monkeypatch.delitem(torch_graphs.MODULES, "Scale")
