@@ -405,7 +405,8 @@ def _bound(layer: Lowered, inputs: tuple[Shape, ...], samples: int) -> Bound:
     try:
         return Bound(_program(function.text, tuple(function.sizes.items()), tuple(shapes.items())), own)
     except ContractionError as error:
-        rule = "its contraction must fit its inputs" if layer.shows_text else "the layer must fit its inputs"
+        rule = "the layer must fit its inputs, and its arrays must have less than 2^31 elements"
+        rule = "its contraction must fit its inputs" if layer.shows_text else rule
         wrapped = ShapeError(layer.subject, rule, inputs=" ".join(map(str, inputs)))
         if layer.shows_text:
             wrapped.args = (f"{wrapped}\n{error}",)

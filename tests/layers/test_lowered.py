@@ -291,7 +291,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], type[BlobnetError], str]] = {
     "a text that no user of the layer wrote": (
         lambda: Forgetful().output_shape([Shape(3, 2)]),
         ShapeError,
-        r"^Forgetful: the layer must fit its inputs. Received inputs=\(3, 2\)\.$",
+        r"^Forgetful: the layer must fit its inputs, and its arrays .* 2\^31 elements\. Received inputs=\(3, 2\)\.$",
     ),
     "samples mixed": (
         lambda: layers.Contraction("function (I[N, C]) -> (O) { O[c, d : C, C] = +(I[n, c] * I[n, d]); }").output_shape(
