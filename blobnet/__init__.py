@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as in blobnet.interrupt, which comes next and must not wait
+TYPE_CHECKING = False  # as in blobnet.support.interrupt, which comes next and must not wait
 if TYPE_CHECKING:
     from typing import Any
 
@@ -93,10 +93,10 @@ def _join_ending_rank() -> None:
         return
     import concurrent.futures.thread  # noqa: F401 - at the end, when all else is imported, it could not be
 
-    from blobnet.at_exit import at_exit
+    from blobnet.support.at_exit import at_exit
 
     def join() -> None:
-        from blobnet.parallel import join_ending
+        from blobnet.parallel.world import join_ending
 
         join_ending()
 

@@ -1,14 +1,14 @@
 import sys
 
-from blobnet.interrupt import at_once
+from blobnet.support.interrupt import at_once
 
 
 def main() -> int:
-    """The command line as a process: see blobnet.cli.main."""
+    """The command line as a process: see blobnet.command_line.main.main."""
     with at_once():
-        from blobnet import cli
+        from blobnet.command_line import main
 
-        return cli.main()
+        return main.main()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import FloatArray
+from blobnet.memory.blob import FloatArray
 from blobnet.contraction import Function, function
 from blobnet.errors import OptionError, near_matches
 from blobnet.losses import IGNORED, Loss

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from blobnet.cache import cache_folder, make_folder
+from blobnet.support.user_cache import cache_folder, make_folder
 from blobnet.datasets.idx import unpack
 from blobnet.datasets.known import DebianPackage, KnownSet, digest, missing_in
 from blobnet.errors import FileError

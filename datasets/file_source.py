@@ -17,7 +17,7 @@ import numpy.typing as npt
 from blobnet.datasets.checks import check_finite, check_real
 from blobnet.datasets.source import Rows, Source, kept_type
 from blobnet.errors import DataError, FileError
-from blobnet.system import open_to_read, read_at
+from blobnet.support.system import open_to_read, read_at
 
 #: The types of .npy files that are read, as NumPy calls them: numbers and texts.
 _PLAIN = re.compile(r"[<>|=]?([?bBhHiIlLqQefdgFDG]|[biufcSU][0-9]{1,9})")

@@ -32,9 +32,9 @@ from blobnet.datasets.source import KEPT_BYTES, Source
 from blobnet.datasets.split_names import SPLIT_NAMES, split_like, split_named
 from blobnet.datasets.user_data import largest_class
 from blobnet.errors import DataError, FileError, OptionError, first_few, warn
-from blobnet.geometry import is_int
-from blobnet.picture_kinds import FORMATS, LOSSLESS
-from blobnet.regular import check_regular
+from blobnet.memory.windows import is_int
+from blobnet.support.picture_kinds import FORMATS, LOSSLESS
+from blobnet.support.regular_file import check_regular
 
 TABLE_SUFFIXES = (".csv",)
 #: How the columns of a table may be called.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blobnet.datasets.pictures import reads
 from blobnet.errors import FileError, first_few, warn
-from blobnet.picture_kinds import FORMATS, PLUGINS
+from blobnet.support.picture_kinds import FORMATS, PLUGINS
 
 #: What systems leave in folders, besides hidden files.
 _DEBRIS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from blobnet.datasets.checks import check_arrays
 from blobnet.datasets.file_source import check_header, npy_header
 from blobnet.errors import DataError, FileError, OptionError, extra, warn
-from blobnet.picture_kinds import DEEP, FORMATS, PLUGINS
-from blobnet.regular import MOST_UNPACKED, check_regular, most_memory
+from blobnet.support.picture_kinds import DEEP, FORMATS, PLUGINS
+from blobnet.support.regular_file import MOST_UNPACKED, check_regular, most_memory
 
 # ITU-R 601-2 luma in 16-bit fixed point, as Pillow computes it.
 LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)

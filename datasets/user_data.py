@@ -24,8 +24,8 @@ from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Rows, Source, Uni
 from blobnet.datasets.split_names import SPLIT_NAMES
 from blobnet.datasets.splits import as_split
 from blobnet.errors import BlobnetError, DataError, FileError, warn
-from blobnet.hdf5 import DAMAGE, MODEL_FORMAT, attribute, read_apart
-from blobnet.regular import MOST_UNPACKED, check_regular, most_memory
+from blobnet.files.hdf5 import DAMAGE, MODEL_FORMAT, attribute, read_apart
+from blobnet.support.regular_file import MOST_UNPACKED, check_regular, most_memory
 
 #: Keras's names for arrays, and blobnet's.
 KERAS_KEYS = {"x_train": "x", "y_train": "y"}

@@ -44,7 +44,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def commands() -> str:
     """All commands with their arguments, as the parser has them, in Markdown."""
-    from blobnet.cli import make_parser
+    from blobnet.command_line.main import make_parser
 
     lines: list[str] = []
     for name, parser in make_parser()[1].items():

@@ -41,7 +41,7 @@ typedef float2 accumulator_pair_t;
      + (size_t)ROLE##_MEMORY_ELEMENTS * (n))
 
 /*
- * number / ROLE_SIZE, for a SIZE of those in blobnet/blob.py, and what is left: no division where sizes are
+ * number / ROLE_SIZE, for a SIZE of those in blobnet/memory/blob.py, and what is left: no division where sizes are
  * arguments (there are the multipliers). Numbers are not negative.
  */
 #ifdef SIZES_AS_ARGUMENTS

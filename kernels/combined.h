@@ -6,7 +6,7 @@
  *     WORK_ITEM                                    in place of get_global_id(0)
  *
  * Of several (COMBINED) the kernel is one that calls it, with the arrays and sizes of a row of a table, whose first
- * column is the first work-group of each (KernelSource.of_several of blobnet/kernel_source.py).
+ * column is the first work-group of each (KernelSource.of_several of blobnet/launch/kernel_source.py).
  */
 #ifdef COMBINED
 #define COMBINABLE INLINE

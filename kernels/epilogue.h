@@ -1,6 +1,6 @@
 /*
  * What a kernel does to a value before it stores it, for the layers behind: FINISHED(value, unit), one expression.
- * blobnet/cellwise.py writes it. Numbers of units that it has are arrays, behind a kernel's own or its BIAS.
+ * blobnet/launch/elementwise.py writes it. Numbers of units that it has are arrays, behind a kernel's own or its BIAS.
  *
  * Macros:
  *   FINISHED     the macro

@@ -1,6 +1,6 @@
 /*
  * Copies from global to local memory that need no registers and go on beside everything else: those of NVIDIA GPUs, as
- * inline PTX, if they have them (blobnet/device.py defines COPIES_IN_BACKGROUND); elsewhere plain ones.
+ * inline PTX, if they have them (blobnet/device/device.py defines COPIES_IN_BACKGROUND); elsewhere plain ones.
  *
  * Numbers of other types are widened on the way, which needs registers (storage.h).
  *

@@ -1,6 +1,6 @@
 /*
  * How numbers in memory are read and written: by these alone, so that a type that nothing computes with is a value of
- * the call (blobnet.blob.StorageType) and no other kernel. The numbers of a role are of the type <role>_t, those that
+ * the call (blobnet.memory.blob.StorageType) and no other kernel. The numbers of a role are of the type <role>_t, those that
  * kernels compute with of real_t, sums of accumulator_t.
  *
  *     READ_VALUE(pointer, index)           the number there

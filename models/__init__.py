@@ -12,7 +12,7 @@ from functools import wraps
 from typing import Any
 
 from blobnet.errors import OptionError
-from blobnet.foreign import explained
+from blobnet.support.foreign import explained
 from blobnet.models.alexnet import alexnet
 from blobnet.models.convnext import convnext_tiny
 from blobnet.models.densenet import densenet121, densenet161

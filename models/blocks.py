@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from blobnet import layers
-from blobnet.geometry import Padding
+from blobnet.memory.windows import Padding
 
 
 def convolution(

@@ -5,7 +5,7 @@ one device that blobnet itself would choose. ``gfx1100`` is an AMD GPU's machine
 ``gfx1100-wave64`` the same in waves of 64; names of tests/simulated.py are GPUs whose limits a CPU device observes.
 Where there is none, the tests fail with blobnet's message.
 
-NOTE: nothing here may import blobnet.device before a test asks for a device: tests/unit runs without OpenCL.
+NOTE: nothing here may import blobnet.device.device before a test asks for a device: tests/unit runs without OpenCL.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from blobnet.cores import usable_cores
+from blobnet.support.cores import usable_cores
 
 if TYPE_CHECKING:
-    from blobnet.device import Device
+    from blobnet.device.device import Device
 
 _DEFAULT = "default"
 #: The lanes of a wave of those that are interpreted, by name.
@@ -64,7 +64,7 @@ def _device_names() -> list[str]:
     wanted = os.environ.get("BLOBNET_TEST_DEVICES", "")
     if wanted != "all":
         return [name.strip() for name in wanted.split(",") if name.strip()] or [_DEFAULT]
-    from blobnet.device import devices
+    from blobnet.device.device import devices
 
     return [info.address for info in devices() if info.kind != "other"] or [_DEFAULT]
 
@@ -72,7 +72,7 @@ def _device_names() -> list[str]:
 @pytest.fixture(scope="session", autouse=True)
 def no_tunings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What somebody has tuned on this machine does not change what the tests run."""
-    from blobnet import tuning
+    from blobnet.device import tuning
 
     folder = tmp_path_factory.mktemp("tunings")
     with pytest.MonkeyPatch.context() as patch:
@@ -84,10 +84,10 @@ def no_tunings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def no_stored_plans() -> Iterator[None]:
     """What was planned before a test changed a part of blobnet is not what it runs."""
-    from blobnet import stored_plans
+    from blobnet.planning import plan_cache
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored_plans, "_files", lambda: None)
+        patch.setattr(plan_cache, "_files", lambda: None)
         yield
 
 
@@ -99,7 +99,7 @@ def device(request: pytest.FixtureRequest) -> Device:
 
 @cache
 def _shared_device(name: str | None) -> Device:
-    from blobnet.device import Device
+    from blobnet.device.device import Device
 
     if name in _INTERPRETED:
         from tests.amd.device import MachineDevice

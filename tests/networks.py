@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from blobnet.checkup.reference import convolution, dense, dropout, losses, normalization, pooling
-from blobnet.checkup.reference.activation import named
-from blobnet.graph import Graph, Vertex
+from blobnet.examination.reference import convolution, dense, dropout, losses, normalization, pooling
+from blobnet.examination.reference.activation import named
+from blobnet.network.graph import Graph, Vertex
 from tests.reference import joins
 
 Pair = tuple[int, int]

@@ -1,6 +1,6 @@
 """Runs every kernel on small odd shapes in Oclgrind (`python -m tests.oclgrind_smoke`): bounds, races, unset values.
 
-Layers run in hostile memory (blobnet/checkup/bench.py), with the tunables of CPUs and of GPUs; convolutions and
+Layers run in hostile memory (blobnet/examination/measured.py), with the tunables of CPUs and of GPUs; convolutions and
 dense layers by each implementation in the registry, in each direction; losses, optimizers and what is left of kernels/
 after them; and 500 random contractions, compiled. What was run is counted against the registry and the files of
 kernels/: what was missed is a finding. ``--quick`` is CI's part: every kernel and implementation once, a few
@@ -32,10 +32,10 @@ import pytest
 from tests.kinds import tuning_for
 
 if TYPE_CHECKING:
-    from blobnet.checkup.bench import Bench
-    from blobnet.device import Device, Guarded
+    from blobnet.examination.measured import Bench
+    from blobnet.device.device import Device, Guarded
     from blobnet.implementations.base import Implementation
-    from blobnet.kernel_call import KernelCall, Tuning
+    from blobnet.launch.kernel_call import KernelCall, Tuning
     from blobnet.losses import Loss
     from tests.layers.test_every_implementation import Drawn
 
@@ -122,7 +122,7 @@ def checked_device(unset_values: bool, kernels: set[str]) -> Device:
     """
     import pyopencl as cl
 
-    from blobnet.device import Device
+    from blobnet.device.device import Device
 
     class WritingDevice(Device):
         def kernel(self, source: str, entry: str, what: str) -> cl.Kernel:
@@ -154,7 +154,7 @@ def checked_device(unset_values: bool, kernels: set[str]) -> Device:
 
 def limited(kind: str, limits: Mapping[str, int], **settings: Any) -> Tuning:
     """A tuning in which no tunable is above its limit, with more ``settings`` of :func:`tuning_for`."""
-    from blobnet.kernel_source import LANES, all_kernels, load
+    from blobnet.launch.kernel_source import LANES, all_kernels, load
 
     model = tuning_for(kind).model
     overrides: dict[str, dict[str, int]] = {}
@@ -184,7 +184,7 @@ def mistakes_not_found(device: Device, findings: Findings, expected: Sequence[st
 def layer_cases() -> Iterator[tuple[Any, Any, int]]:
     """(layer, input shapes, samples)."""
     from blobnet import layers
-    from blobnet.blob import Shape
+    from blobnet.memory.blob import Shape
 
     yield layers.Conv2D(5, 3, padding=1), [Shape(3, 5, 7)], 2
     yield layers.Conv2D(4, (2, 3), stride=(2, 3), padding="same", groups=2, bias="position"), [Shape(2, 6, 8)], 2
@@ -211,7 +211,7 @@ def layer_cases() -> Iterator[tuple[Any, Any, int]]:
 
 def run_layer(device: Device, layer: Any, shapes: Any, count: int, arrangement: Any, tuning: Tuning) -> None:
     """All phases of a layer."""
-    from blobnet.checkup.bench import Bench, make_problem
+    from blobnet.examination.measured import Bench, make_problem
 
     run_bench(Bench(device, make_problem(layer, shapes, count=count), arrangement, tuning))
 
@@ -248,8 +248,8 @@ def run_implementation(
 
     Weights lie in memory as blobs do.
     """
-    from blobnet.checkup.bench import Bench, make_problem
-    from blobnet.checkup.checks import PHASE_OF
+    from blobnet.examination.measured import Bench, make_problem
+    from blobnet.examination.checks import PHASE_OF
     from blobnet.implementations import IMPLEMENTATIONS
 
     layer, shape, count = case
@@ -274,8 +274,9 @@ def run_bench(bench: Bench) -> None:
 
 def run_step(device: Device, loss: Loss, tuning: Tuning, *, at_positions: bool = False) -> None:
     """One training step, without the optimizer, of a small network with a batch that is not full."""
-    from blobnet import graph, layers
-    from blobnet.executor import Executor
+    from blobnet import layers
+    from blobnet.network import graph
+    from blobnet.execution.executor import Executor
     from blobnet.planning import make_plan
 
     source = layers.Input(1, 6, 7)()
@@ -300,8 +301,8 @@ def run_step(device: Device, loss: Loss, tuning: Tuning, *, at_positions: bool =
 
 def run_alone(device: Device, call: KernelCall, count: int = 2) -> None:
     """One launch, on memory of zeros but for its table: classes, rows and numbers of steps are 0 then."""
-    from blobnet.executor import bind
-    from blobnet.kernel_call import Batch
+    from blobnet.execution.executor import bind
+    from blobnet.launch.kernel_call import Batch
     from blobnet.planning import memory
 
     sizes: dict[str, int] = {}
@@ -340,10 +341,10 @@ def cases(
     The last ones see that nothing was missed. ``kernels`` are the names of those that were launched so far.
     """
     from blobnet import layers, losses
-    from blobnet.blob import FLOAT16, FLOAT32, Shape
-    from blobnet.checkup.bench import Arrangement
+    from blobnet.memory.blob import FLOAT16, FLOAT32, Shape
+    from blobnet.examination.measured import Arrangement
     from blobnet.implementations import IMPLEMENTATIONS
-    from blobnet.kernel_source import all_kernels, load
+    from blobnet.launch.kernel_source import all_kernels, load
     from tests.layers.test_every_implementation import FLOAT32_ALONE
     from tests.layers.test_every_kernel import compared_calls
 
@@ -440,7 +441,8 @@ def cases(
 
 def compiled_contractions(device: Device, count: int) -> None:
     """Random contractions and gradients under random schedules; small whole numbers are exact."""
-    from blobnet.contraction import execution, reference
+    from blobnet.contraction import reference
+    from blobnet.execution import contractions
     from blobnet.contraction.derivatives import delta_names, differentiate
     from blobnet.contraction.lowering import lower
     from tests.contraction.random_schedules import random_schedule
@@ -456,7 +458,7 @@ def compiled_contractions(device: Device, count: int) -> None:
                 arrays[names[tensor.name]] = rng.integers(-2, 3, tensor.shape).astype(float)
             program = differentiate(program)
         lowered = lower(program, partial(random_schedule, rng=rng))
-        results = execution.Compiled(device, lowered).run(arrays)
+        results = contractions.Compiled(device, lowered).run(arrays)
         for name, values in reference.run(program, arrays).items():
             schedules = [str(step.schedule) for step in lowered.steps]
             if np.max(np.abs(values), where=np.isfinite(values), initial=0) < 2**24:

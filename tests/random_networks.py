@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from blobnet import layers, losses, optimizers
-from blobnet.blob import Shape
-from blobnet.device import Device
+from blobnet.memory.blob import Shape
+from blobnet.device.device import Device
 from blobnet.errors import ShapeError
 from blobnet.layers import Layer, Node
 from blobnet.layers.activation import ACTIVATIONS

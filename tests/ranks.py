@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blobnet.device import Device, choose
+from blobnet.device.device import Device, choose
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 

@@ -6,19 +6,20 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from blobnet import layers, tuning
-from blobnet.bench import shapes
-from blobnet.device_model import model_of
-from blobnet.graph import from_nodes
-from blobnet.kernel_call import Tuning
+from blobnet import layers
+from blobnet.device import tuning
+from blobnet.examination import layer_cases
+from blobnet.hardware.device_model import model_of
+from blobnet.network.graph import from_nodes
+from blobnet.launch.kernel_call import Tuning
 from blobnet.losses import MeanSquaredError
 from blobnet.planning import make_plan
-from blobnet.task import Task, Way
+from blobnet.launch.task import Task, Way
 
 
 def candidates_of(task: Task, settings: Tuning) -> set[Way]:
     """The ways of a task's candidates, on a device of these settings, behind an input of its own."""
-    case = shapes.parse(task.layer)
+    case = layer_cases.parse(task.layer)
     shape = case.input
     node = layers.Input.of(shape)()
     graph = from_nodes(node, case.layer(node))

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyopencl as cl
 
-from blobnet.device import Device, DeviceInfo, choose, devices, preamble
-from blobnet.device_model import Answers
+from blobnet.device.device import Device, DeviceInfo, choose, devices, preamble
+from blobnet.hardware.device_model import Answers
 from blobnet.errors import DeviceError, OutOfMemoryError
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from blobnet import layers
-from blobnet.graph import Graph, from_nodes
+from blobnet.network.graph import Graph, from_nodes
 from blobnet.layers import Layer, Node
 from blobnet.layers.activation import ACTIVATIONS
 

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import BlobLayout, Shape
-from blobnet.cellwise import SUM, Step, with_epilogue
-from blobnet.graph import Graph, Vertex
-from blobnet.kernel_call import CONSTANT, Array, Blob, KernelCall, Tuning
+from blobnet.memory.blob import BlobLayout, Shape
+from blobnet.launch.elementwise import SUM, Step, with_epilogue
+from blobnet.network.graph import Graph, Vertex
+from blobnet.launch.kernel_call import CONSTANT, Array, Blob, KernelCall, Tuning
 from blobnet.layers.activation import Activation
 from blobnet.layers.base import Site
 from blobnet.layers.views import Slice
 from blobnet.losses import Loss
-from blobnet.parameters import ParameterTable
+from blobnet.network.parameters import ParameterTable
 from blobnet.planning import Plan
-from blobnet.task import Choices
+from blobnet.launch.task import Choices
 
 Symbols = npt.NDArray[np.uint64]
 

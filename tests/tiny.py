@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blobnet import datasets, layers, loader
-from blobnet.blob import FloatArray
+from blobnet import datasets, layers
+from blobnet.execution import loader
+from blobnet.memory.blob import FloatArray
 from blobnet.model import Model, Sequential
 
 CLASSES = 10

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from blobnet import losses, optimizers
-from blobnet.checkup.reference.dropout import dropout_mask
-from blobnet.graph import Graph, Vertex
+from blobnet.examination.reference.dropout import dropout_mask
+from blobnet.network.graph import Graph, Vertex
 from blobnet.layers.base import Layer
 
 try:

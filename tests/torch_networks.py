@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from blobnet.graph import Graph
+from blobnet.network.graph import Graph
 
 
 def norm_convolution(inputs: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:

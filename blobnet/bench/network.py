@@ -11,20 +11,20 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.bench import shapes
+from blobnet.examination import layer_cases
 from blobnet.bench.roofline import Roofline
-from blobnet.bench.shapes import Case, Work
+from blobnet.examination.layer_cases import Case, Work
 from blobnet.bench.timing import alternate, burst_length, launch_seconds, values_like
-from blobnet.device import Device
-from blobnet.executor import Launch
-from blobnet.inference import Evaluator
-from blobnet.kernel_call import KernelCall
-from blobnet.loader import IndexedReader
+from blobnet.device.device import Device
+from blobnet.execution.executor import Launch
+from blobnet.execution.inference import Evaluator
+from blobnet.launch.kernel_call import KernelCall
+from blobnet.execution.loader import IndexedReader
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
-from blobnet.samples import sources_for
-from blobnet.training_step import TrainingStep, fitting_plan
+from blobnet.data.samples import sources_for
+from blobnet.training.training_step import TrainingStep, fitting_plan
 
 LEARNING_RATE = 1e-3
 TRAINING, INFERENCE = "training", "inference"
@@ -199,7 +199,7 @@ class NetworkBench:
         """The phases of all layers whose work is known, for a roofline."""
         graph, points = self.model.graph, []
         for vertex in graph.vertices:
-            if vertex.layer.kind not in (*shapes.CONVOLUTIONS, *shapes.OTHERS):
+            if vertex.layer.kind not in (*layer_cases.CONVOLUTIONS, *layer_cases.OTHERS):
                 continue
             case = Case(vertex.layer, graph.input_shapes(vertex)[0])
             own = [item for item in profile if item.call.vertex == vertex.index]

@@ -12,16 +12,16 @@ import numpy as np
 from blobnet.augment import Augmentation
 from blobnet.bench.network import random_classes
 from blobnet.bench.timing import values_like
-from blobnet.blob import FLOAT32
+from blobnet.memory.blob import FLOAT32
 from blobnet.callbacks import Callback
-from blobnet.device import Device
-from blobnet.inference import Evaluator
+from blobnet.device.device import Device
+from blobnet.execution.inference import Evaluator
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
-from blobnet.parameters import DeviceParameters
-from blobnet.trainer import Progress
-from blobnet.training_step import TrainingStep
+from blobnet.network.parameters import DeviceParameters
+from blobnet.training.trainer import Progress
+from blobnet.training.training_step import TrainingStep
 
 #: Seconds that an epoch of the data should take: its end, where weights come back, must not count for much.
 _EPOCH_SECONDS = 4.0

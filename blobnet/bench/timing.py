@@ -13,13 +13,13 @@ import numpy as np
 
 from blobnet import layers
 from blobnet.bench.roofline import Roofline
-from blobnet.bench.shapes import Case, Work
-from blobnet.blob import FloatArray
-from blobnet.device import Device, event_seconds
-from blobnet.executor import Executor, Launch, plan_for
-from blobnet.graph import Graph, from_nodes
+from blobnet.examination.layer_cases import Case, Work
+from blobnet.memory.blob import FloatArray
+from blobnet.device.device import Device, event_seconds
+from blobnet.execution.executor import Executor, Launch, plan_for
+from blobnet.network.graph import Graph, from_nodes
 from blobnet.implementations.base import FORWARD
-from blobnet.kernel_call import KernelCall
+from blobnet.launch.kernel_call import KernelCall
 from blobnet.layers.base import ParameterSpec
 from blobnet.losses import MeanSquaredError
 from blobnet.planning import Plan

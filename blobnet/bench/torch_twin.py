@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from blobnet.bench.shapes import BACKWARD, Case
+from blobnet.examination.layer_cases import BACKWARD, Case
 from blobnet.bench.timing import values_like
-from blobnet.blob import FloatArray, Shape
-from blobnet.device import DeviceInfo
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.device.device import DeviceInfo
 from blobnet.errors import OptionError
-from blobnet.geometry import axis_numbers
-from blobnet.graph import Graph, Vertex
+from blobnet.memory.windows import axis_numbers
+from blobnet.network.graph import Graph, Vertex
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.layers.base import Layer
 from blobnet.model import Model

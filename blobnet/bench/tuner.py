@@ -13,8 +13,8 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from blobnet.bench import shapes
-from blobnet.bench.shapes import Case
+from blobnet.examination import layer_cases
+from blobnet.examination.layer_cases import Case
 from blobnet.bench.timing import (
     CASE_LAYER,
     CASE_SETTINGS,
@@ -25,20 +25,20 @@ from blobnet.bench.timing import (
     filled_executor,
     launch_seconds,
 )
-from blobnet.blob import AXES, FloatArray, Shape
-from blobnet.checkup.examination import TOLERANCES
-from blobnet.device import Device
-from blobnet.device_model import DeviceModel
+from blobnet.memory.blob import AXES, FloatArray, Shape
+from blobnet.examination.examination import TOLERANCES
+from blobnet.device.device import Device
+from blobnet.hardware.device_model import DeviceModel
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
-from blobnet.executor import MOST_CAUSE, Launch, build
-from blobnet.graph import Graph
+from blobnet.execution.executor import MOST_CAUSE, Launch, build
+from blobnet.network.graph import Graph
 from blobnet.implementations.base import Implementation, choose
-from blobnet.kernel_call import Array, KernelCall, Tuning, for_model
+from blobnet.launch.kernel_call import Array, KernelCall, Tuning, for_model
 from blobnet.losses import MeanSquaredError
-from blobnet.parameters import READ_OVERRUN
+from blobnet.network.parameters import READ_OVERRUN
 from blobnet.planning import make_plan
-from blobnet.task import Choices, Fault, Task, Way, is_broken
-from blobnet.tuning import LEVELS, Winner
+from blobnet.launch.task import Choices, Fault, Task, Way, is_broken
+from blobnet.device.tuning import LEVELS, Winner
 
 #: For each level: the cheapest candidates to measure at least, and the cost, over the cheapest's, up to which to.
 _REACH = {"fast": (4, 1.0), "wide": (4, 2.0)}
@@ -76,7 +76,7 @@ def jobs_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning, *, in
         for task, candidates in vertex.layer.alternatives(plan.sites[vertex.name]).items():
             if sum(not item.is_last_resort for item in candidates) > 1:
                 counts[task] += 1
-                cases.setdefault(task, shapes.of_vertex(graph, vertex))
+                cases.setdefault(task, layer_cases.of_vertex(graph, vertex))
     return [Job(task, cases[task], count) for task, count in counts.items()]
 
 
@@ -94,7 +94,7 @@ class Tuner:
         device: where to measure, and in which precision.
         jobs: what.
         batch_size: samples of the tasks.
-        level: how many candidates to measure, see blobnet.tuning.LEVELS.
+        level: how many candidates to measure, see blobnet.device.tuning.LEVELS.
         again: measure also what is known.
     """
 

@@ -16,21 +16,21 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from blobnet import layers, losses, optimizers
-from blobnet.blob import BlobLayout, Shape
-from blobnet.checkup.examination import Finding, compared
-from blobnet.checkup.hostile import poison_unset, require_canaries
-from blobnet.checkup.layer_references import Float64Array, Reference, reference_of
-from blobnet.checkup.reference import dropout, normalization
-from blobnet.device import Device
-from blobnet.graph import Vertex
-from blobnet.inference import Evaluator
+from blobnet.memory.blob import BlobLayout, Shape
+from blobnet.examination.examination import Finding, compared
+from blobnet.examination.hostile import poison_unset, require_canaries
+from blobnet.examination.layer_references import Float64Array, Reference, reference_of
+from blobnet.examination.reference import dropout, normalization
+from blobnet.device.device import Device
+from blobnet.network.graph import Vertex
+from blobnet.execution.inference import Evaluator
 from blobnet.layers.base import Layer, Node
-from blobnet.loader import IndexedReader
+from blobnet.execution.loader import IndexedReader
 from blobnet.model import Model
-from blobnet.parameters import DeviceParameters
-from blobnet.samples import sources_for
-from blobnet.task import Fault, Way
-from blobnet.training_step import TrainingStep
+from blobnet.network.parameters import DeviceParameters
+from blobnet.data.samples import sources_for
+from blobnet.launch.task import Fault, Way
+from blobnet.training.training_step import TrainingStep
 
 #: How a network runs: in inference; trained; trained but for the products, all else being frozen.
 PREDICTION, TRAINING, FROZEN = MODES = ("prediction", "training", "frozen")

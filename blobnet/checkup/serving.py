@@ -1,16 +1,16 @@
-"""The child process that examines (blobnet/checkup/children.py)."""
+"""The child process that examines (blobnet/examination/children.py)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 
-from blobnet import child
+from blobnet.support import child_process
 from blobnet.checkup.chains import ChainCheck, examine_chains
-from blobnet.checkup.checks import Check
-from blobnet.checkup.examination import Finding, examine
+from blobnet.examination.checks import Check
+from blobnet.examination.examination import Finding, examine
 from blobnet.checkup.steps import StepCheck, examine_steps
-from blobnet.device import Device, devices
+from blobnet.device.device import Device, devices
 
 
 def serve(identity: str) -> None:
@@ -30,4 +30,4 @@ def serve(identity: str) -> None:
 
         return lambda request: json.dumps(found(json.loads(request)).as_json())
 
-    child.serve(make_examiner)
+    child_process.serve(make_examiner)

@@ -1,7 +1,7 @@
 """Checks of what is around the layers: losses, optimizers, augmentation, weights of samples, sums, and float16.
 
 Each is a small network with one convolution, on a device as it is trained or used, against float64; its memory is
-hostile (blobnet/checkup/hostile.py).
+hostile (blobnet/examination/hostile.py).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from blobnet.augment import (
     from_descriptions,
     rows_for,
 )
-from blobnet.blob import Shape
-from blobnet.checkup.examination import Finding, compared
-from blobnet.checkup.hostile import poison_unset, require_canaries
-from blobnet.checkup.reference import augmentation, convolution, dropout, normalization
-from blobnet.checkup.reference import losses as of_losses
-from blobnet.checkup.reference import optimizers as of_optimizers
-from blobnet.device import Device
-from blobnet.inference import Evaluator
-from blobnet.kernel_call import Batch
-from blobnet.loader import IndexedReader
+from blobnet.memory.blob import Shape
+from blobnet.examination.examination import Finding, compared
+from blobnet.examination.hostile import poison_unset, require_canaries
+from blobnet.examination.reference import augmentation, convolution, dropout, normalization
+from blobnet.examination.reference import losses as of_losses
+from blobnet.examination.reference import optimizers as of_optimizers
+from blobnet.device.device import Device
+from blobnet.execution.inference import Evaluator
+from blobnet.launch.kernel_call import Batch
+from blobnet.execution.loader import IndexedReader
 from blobnet.model import Sequential
-from blobnet.parameters import DeviceParameters
-from blobnet.samples import sources_for
-from blobnet.task import Fault, Way
-from blobnet.training_step import TrainingStep
+from blobnet.network.parameters import DeviceParameters
+from blobnet.data.samples import sources_for
+from blobnet.launch.task import Fault, Way
+from blobnet.training.training_step import TrainingStep
 
 Float64Array = npt.NDArray[np.float64]
 Arrays: TypeAlias = Mapping[str, Float64Array]

@@ -12,22 +12,23 @@ from typing import Any
 
 from blobnet import plots
 from blobnet.augment import augmentations_of, check_fit
-from blobnet.bench import network, public, roofline, shapes, timing, torch_twin
+from blobnet.bench import network, public, roofline, timing, torch_twin
+from blobnet.examination import layer_cases
 from blobnet.bench.roofline import Roofline
-from blobnet.bench.shapes import Case
+from blobnet.examination.layer_cases import Case
 from blobnet.bench.timing import Result
-from blobnet.blob import Padding, storage_type
+from blobnet.memory.blob import Padding, storage_type
 from blobnet.command_line import first_step
 from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
 from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import ModelSource, build_for, find_model, known_models
-from blobnet.device import Device, choose
+from blobnet.device.device import Device, choose
 from blobnet.errors import FileError, OptionError, near_matches
-from blobnet.files import check_writable
+from blobnet.files.atomic import check_writable
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
-from blobnet.plan_report import readable
-from blobnet.tables import ABOVE_FLOOR, floor_percent
+from blobnet.planning.report import readable
+from blobnet.support.tables import ABOVE_FLOOR, floor_percent
 
 #: Samples a launch or step, where the command line does not say: on the host, and on another device.
 BATCH_SIZES = {True: 8, False: 64}
@@ -95,7 +96,7 @@ def prepare(options: argparse.Namespace) -> None:
 
 
 def _prepare_cases(options: argparse.Namespace) -> None:
-    kinds = shapes.CONVOLUTIONS if options.what == "conv" else shapes.OTHERS
+    kinds = layer_cases.CONVOLUTIONS if options.what == "conv" else layer_cases.OTHERS
     options.cases = _cases(options.subject or "resnet50", kinds, options.size)
     if options.direction and not any(options.direction in case.directions for case in options.cases):
         known = sorted({direction for case in options.cases for direction in case.directions})
@@ -144,9 +145,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _cases(subject: str, kinds: Sequence[str], size: int | None) -> list[Case]:
     """The cases of a suite, of a network, or the one that is written out."""
-    cases = shapes.named(subject)
+    cases = layer_cases.named(subject)
     if not cases:
-        known = [*shapes.SUITES, *known_models()]
+        known = [*layer_cases.SUITES, *known_models()]
         if not (".py" in subject or "/" in subject) and subject not in known:
             hint = near_matches(subject, known)
             rule = "it must be a suite, a network, or a shape such as 64x56x56:64k3p1"
@@ -163,7 +164,7 @@ def _cases(subject: str, kinds: Sequence[str], size: int | None) -> list[Case]:
 
 
 def _network_cases(source: ModelSource, kinds: Sequence[str], size: int | None) -> list[Case]:
-    cases = shapes.from_graph(build_for(source, size, None).graph, kinds)
+    cases = layer_cases.from_graph(build_for(source, size, None).graph, kinds)
     if not cases:
         raise OptionError("SUBJECT", "the network must have layers to measure", kinds=", ".join(kinds))
     return cases

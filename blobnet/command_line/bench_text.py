@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from blobnet.bench.shapes import Case, Work
+from blobnet.examination.layer_cases import Case, Work
 from blobnet.bench.timing import Result
-from blobnet.kernel_call import KernelCall
+from blobnet.launch.kernel_call import KernelCall
 
 #: Macros that say how a kernel divides its work, by the beginning of their names.
 _TILE_MACROS = ("BLOCK_", "TILE_", "LANES", "SPLITS", "STRIP", "CHANNELS", "POSITIONS", "UNROLL")

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from blobnet.blob import FLOAT32
+from blobnet.memory.blob import FLOAT32
 from blobnet.contraction import analysis
 from blobnet.contraction.costs import Prediction, predict
 from blobnet.contraction.derivatives import differentiate
-from blobnet.contraction.execution import Compiled, compiled
+from blobnet.execution.contractions import Compiled, compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.function import function
 from blobnet.contraction.lowering import Step
 from blobnet.contraction.schedule import Schedule, prepared
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import FileError, OptionError
 
 _REPEATS = 7

@@ -7,12 +7,12 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from blobnet import device
-from blobnet.device_model import DeviceModel, facts
+from blobnet.device import device
+from blobnet.hardware.device_model import DeviceModel, facts
 from blobnet.errors import DeviceError
-from blobnet.parallel import World, device_of_rank
-from blobnet.plan_report import readable
-from blobnet.tuning import Tunings
+from blobnet.parallel.world import World, device_of_rank
+from blobnet.planning.report import readable
+from blobnet.device.tuning import Tunings
 
 _FORM = "{:1} {:<7}  {:<5}  {:>5}  {:>9}  {}"
 

@@ -27,14 +27,14 @@ from blobnet.datasets.class_names import numbers_in
 from blobnet.datasets.dataset import are_names
 from blobnet.datasets.named_data import NamedData, NamedDataset
 from blobnet.datasets.splits import numbered_as
-from blobnet.device import Device
-from blobnet.ends import by_name
+from blobnet.device.device import Device
+from blobnet.network.ends import by_name
 from blobnet.errors import DataError, OptionError
-from blobnet.files import check_writable, write
+from blobnet.files.atomic import check_writable, write
 from blobnet.metrics import Report
-from blobnet.mistakes import Mistakes, worst_mistakes
+from blobnet.inspection.mistakes import Mistakes, worst_mistakes
 from blobnet.model import Model
-from blobnet.parallel import World, device_of_rank
+from blobnet.parallel.world import World, device_of_rank
 
 #: Mistakes of a picture.
 _DRAWN = 40

@@ -54,11 +54,11 @@ def main(arguments: Sequence[str]) -> None:
     import numpy as np
 
     from blobnet.command_line.model_argument import find_model
-    from blobnet.device import Device
-    from blobnet.initializers import FirstWeights
+    from blobnet.device.device import Device
+    from blobnet.layers.initializers import FirstWeights
     from blobnet.losses import CrossEntropy
     from blobnet.optimizers import Adam
-    from blobnet.training_step import TrainingStep
+    from blobnet.training.training_step import TrainingStep
 
     name, sizes, classes, count, address, precision = arguments
     shape = tuple(int(size) for size in sizes.split(","))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from blobnet import checkpoint
+from blobnet.files import checkpoint
 
 
 def run(options: argparse.Namespace) -> int:

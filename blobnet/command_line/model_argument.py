@@ -16,7 +16,8 @@ from typing import Any
 
 import blobnet
 import blobnet.models
-from blobnet import checkpoint, onnx
+from blobnet import onnx
+from blobnet.files import checkpoint
 from blobnet.datasets.dataset import are_names
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
 from blobnet.model import Model, check_class_names, load

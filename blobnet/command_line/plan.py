@@ -6,28 +6,30 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from blobnet import device, onnx, plots, scaling
-from blobnet.arguments import losses_for
-from blobnet.blob import FLOAT32, Padding, storage_type
+from blobnet import onnx, plots
+from blobnet.device import device
+from blobnet.training import scaling
+from blobnet.training.arguments import losses_for
+from blobnet.memory.blob import FLOAT32, Padding, storage_type
 from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
 from blobnet.command_line.transfer import frozen_patterns
-from blobnet.device_model import GENERIC, DeviceModel
-from blobnet.ends import by_name
+from blobnet.hardware.device_model import GENERIC, DeviceModel
+from blobnet.network.ends import by_name
 from blobnet.errors import OptionError, counted
-from blobnet.files import check_writable
-from blobnet.kernel_call import KernelCall, Tuning
-from blobnet.lanes import lane_counts, memory_of_lanes, settings_of
+from blobnet.files.atomic import check_writable
+from blobnet.launch.kernel_call import KernelCall, Tuning
+from blobnet.training.lanes import lane_counts, memory_of_lanes, settings_of
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.model import Model
 from blobnet.onnx.operation import UnsupportedError
 from blobnet.optimizers import Optimizer
-from blobnet.parallel import SHARDS, World, check_world
-from blobnet.parameters import parameter_table
-from blobnet.patterns import frozen_parameters
-from blobnet.plan_report import Limits, readable, report
+from blobnet.parallel.world import SHARDS, World, check_world
+from blobnet.network.parameters import parameter_table
+from blobnet.network.patterns import frozen_parameters
+from blobnet.planning.report import Limits, readable, report
 from blobnet.planning import make_plan
-from blobnet.shard_sum import sums_of
-from blobnet.weight_buffers import Sums
+from blobnet.training.shard_sum import sums_of
+from blobnet.training.weight_buffers import Sums
 
 
 def run(options: argparse.Namespace) -> int:

@@ -15,8 +15,8 @@ from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 
-from blobnet.arguments import losses_for
-from blobnet.blob import FloatArray, Shape
+from blobnet.training.arguments import losses_for
+from blobnet.memory.blob import FloatArray, Shape
 from blobnet.command_line import predict_session
 from blobnet.command_line.data_argument import units_first
 from blobnet.command_line.model_argument import open_model
@@ -28,17 +28,17 @@ from blobnet.datasets.named_data import read_named
 from blobnet.datasets.pictures import image_size, save_mask
 from blobnet.datasets.source import Source
 from blobnet.datasets.user_data import HDF5_SUFFIXES, NPY_SUFFIXES, NPZ_SUFFIXES, holds_npy, read_samples
-from blobnet.device import Device
-from blobnet.ends import by_name
+from blobnet.device.device import Device
+from blobnet.network.ends import by_name
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
-from blobnet.files import check_writable
-from blobnet.graph import Graph
+from blobnet.files.atomic import check_writable
+from blobnet.network.graph import Graph
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.model import Model
 from blobnet.onnx.operation import OpenAxisError, UnsupportedError
-from blobnet.parallel import World, device_of_rank
-from blobnet.regular import check_regular
-from blobnet.samples import samples_for, sources_for
+from blobnet.parallel.world import World, device_of_rank
+from blobnet.support.regular_file import check_regular
+from blobnet.data.samples import samples_for, sources_for
 
 #: Pictures that are read and predicted at a time, at most, and values of theirs or of answers.
 _CHUNK, _CHUNK_ELEMENTS = 256, 1 << 26

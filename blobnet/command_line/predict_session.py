@@ -27,7 +27,7 @@ from blobnet.datasets.user_data import (
     npz_arrays,
     read_samples,
 )
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
 from blobnet.onnx.conventions import has_units_last
 

@@ -17,7 +17,7 @@ from blobnet.datasets.named_data import NamedData
 from blobnet.errors import OptionError, ShapeError, first_few
 from blobnet.model import Model
 from blobnet.onnx.operation import OpenAxisError
-from blobnet.patterns import frozen_parameters
+from blobnet.network.patterns import frozen_parameters
 
 
 @dataclass(frozen=True)

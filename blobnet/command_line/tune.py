@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 from tqdm import tqdm
 
-from blobnet.bench import shapes
+from blobnet.examination import layer_cases
 from blobnet.bench.tuner import Job, Tuner, jobs_of, jobs_of_cases
 from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import build_or_load
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import OptionError
-from blobnet.task import Task, Way
-from blobnet.tuning import LEVELS, Tunings
+from blobnet.launch.task import Task, Way
+from blobnet.device.tuning import LEVELS, Tunings
 
 _ROW = "{:<44} {:>3} {:>8} {:>8}  {}"
 _BAR = "{percentage:3.0f}%|{bar:16}| {elapsed}<{remaining} {desc}"
@@ -23,7 +23,7 @@ _BAR = "{percentage:3.0f}%|{bar:16}| {elapsed}<{remaining} {desc}"
 
 def run(options: argparse.Namespace) -> int:
     """Tunes, unless all is known, and prints a line a task."""
-    cases = shapes.named(options.model)
+    cases = layer_cases.named(options.model)
     if cases and options.size is not None:
         raise OptionError("--size", "only networks are built for a size", given=options.model)
     graph = None if cases else build_or_load(options.model, options.size).graph

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from blobnet.blob import FLOAT16, FLOAT32, StorageType
+from blobnet.memory.blob import FLOAT16, FLOAT32, StorageType
 from blobnet.contraction.c_text import affine, times
 from blobnet.contraction.form import Affine
 from blobnet.contraction.schedule import Schedule, local_tiles, order_of

@@ -19,7 +19,7 @@ from blobnet.contraction.syntax import Name, names_in, parse
 from blobnet.errors import ContractionError, DataError, OptionError, near_matches
 
 if TYPE_CHECKING:
-    from blobnet.device import Device
+    from blobnet.device.device import Device
 
 
 def function(text: str, /, **sizes: int) -> Function:
@@ -208,7 +208,7 @@ class Function:
 
 def _run_on(device: Device | str | None, program: Program, values: Mapping[str, npt.NDArray[np.generic]]) -> Any:
     """Runs a program. NOTE: imported here, since all else is of use where there is no OpenCL."""
-    return importlib.import_module("blobnet.contraction.execution").run(program, values, device)
+    return importlib.import_module("blobnet.execution.contractions").run(program, values, device)
 
 
 def _numbers(arrays: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[np.generic]]:

@@ -15,7 +15,7 @@ from blobnet.contraction.costs import Model, Prediction
 from blobnet.contraction.schedule import Schedule, Side, Tile, can_be_cheap, check, constrained
 from blobnet.contraction.table import CUT, Table, cut, join_name, part_of
 from blobnet.errors import OptionError
-from blobnet.kernel_call import group_size
+from blobnet.launch.kernel_call import group_size
 
 #: Multiply-adds in a loop.
 _STATEMENTS = 1200

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from blobnet.blob import FLOAT32, StorageType
+from blobnet.memory.blob import FLOAT32, StorageType
 from blobnet.contraction import analysis
 from blobnet.contraction.form import (
     NEUTRAL,
@@ -55,7 +55,7 @@ from blobnet.contraction.table import (
     zeros_of,
 )
 from blobnet.errors import ContractionError
-from blobnet.kernel_call import GROUP_SIZE
+from blobnet.launch.kernel_call import GROUP_SIZE
 
 #: Times its data that a tensor's memory may be for its zeros; beyond that, loops are clamped.
 MOST_ZEROS = 4

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from blobnet.cache import cache_folder, is_own, make_folder, seal
+from blobnet.support.user_cache import cache_folder, is_own, make_folder, seal
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.table import Table
-from blobnet.device_model import DeviceModel
+from blobnet.hardware.device_model import DeviceModel
 from blobnet.errors import FileError
-from blobnet.regular import check_regular
+from blobnet.support.regular_file import check_regular
 
 
 def remembered(table: Table, device: DeviceModel, search: Callable[[], Schedule]) -> Schedule:

@@ -41,7 +41,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from blobnet.blob import FLOAT32
+from blobnet.memory.blob import FLOAT32
 from blobnet.contraction.form import Apply, Position
 from blobnet.contraction.table import Load, Operand, Table, cut, interior, join_name, joined, period_of, restricted
 from blobnet.errors import OptionError, near_matches

@@ -14,7 +14,7 @@ from blobnet.contraction.gpu_search import gpu_schedules
 from blobnet.contraction.remembered import remembered
 from blobnet.contraction.schedule import LANES, Schedule, Tile, can_peel, constrained, prepared
 from blobnet.contraction.table import Operand, Store, Table, changed_forms, interior, join_name, period_of
-from blobnet.device_model import DeviceModel
+from blobnet.hardware.device_model import DeviceModel
 
 #: Blocks of an index that are tried, and candidates whose orders and splits are.
 _BLOCKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16)

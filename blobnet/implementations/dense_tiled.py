@@ -6,7 +6,7 @@ from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import Tile, fitting
-from blobnet.kernel_call import GlobalSize, KernelCall, rounded_up
+from blobnet.launch.kernel_call import GlobalSize, KernelCall, rounded_up
 
 #: Tiles: samples x output units (forward), samples x elements (backward data), output units x elements (weights).
 TILES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from blobnet.implementations.base import FORWARD, Implementation
 from blobnet.implementations.blocking import VECTOR_COST, Block
 from blobnet.implementations.operation import Operation
-from blobnet.kernel_call import GlobalSize, KernelCall, rounded_up
+from blobnet.launch.kernel_call import GlobalSize, KernelCall, rounded_up
 
 #: What a multiply-add and a load cost, and what it costs to store a vector in these; work-items of a compute unit, if
 #: planes can be cut, or units done together.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.blocking import READ_COST, Block, reads, vector_tiles
 from blobnet.implementations.operation import Operation
-from blobnet.kernel_call import GlobalSize, KernelCall, rounded_up
+from blobnet.launch.kernel_call import GlobalSize, KernelCall, rounded_up
 
 #: What it costs to copy a value, and to store one of another sample each time, in multiply-adds of a compute unit; and
 #: a multiply-add itself, since no tap reads what another one has brought near.

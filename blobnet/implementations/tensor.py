@@ -9,7 +9,7 @@ from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import Tile
 from blobnet.implementations.tiled import Tiled
-from blobnet.kernel_source import Macro
+from blobnet.launch.kernel_source import Macro
 
 
 @dataclass(frozen=True)

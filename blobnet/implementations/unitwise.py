@@ -7,7 +7,7 @@ from dataclasses import replace
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import Block, splits_for, vector_tiles
 from blobnet.implementations.operation import Operation
-from blobnet.kernel_call import GlobalSize, KernelCall
+from blobnet.launch.kernel_call import GlobalSize, KernelCall
 
 #: What it costs to copy a value, and to put a weight's sum in its place, in multiply-adds of a compute unit.
 COPY_COST, WEIGHT_COST = 40, 60

@@ -19,11 +19,11 @@ from typing import TypeAlias
 import h5py
 import numpy as np
 
-from blobnet import files
-from blobnet.blob import FloatArray
+from blobnet.files import atomic
+from blobnet.memory.blob import FloatArray
 from blobnet.errors import FileError, ShapeError
-from blobnet.graph import Graph
-from blobnet.hdf5 import Reader, attribute, damage_of, read_apart, reading
+from blobnet.network.graph import Graph
+from blobnet.files.hdf5 import Reader, attribute, damage_of, read_apart, reading
 from blobnet.interop.keras_forms import KerasLayer, Variable, keras_layers
 
 #: Where the layers are: in Keras 3, and in its first versions.
@@ -61,7 +61,7 @@ def write(path: str | os.PathLike[str], graph: Graph, weights: Mapping[str, Floa
         FileError: the name does not end in .weights.h5, or the file cannot be written.
         OptionError: a layer has no form in Keras.
     """
-    subject = files.subject_of(path)
+    subject = atomic.subject_of(path)
     if not subject.endswith(".weights.h5"):
         raise FileError(subject, "Keras reads weights from files whose names end in .weights.h5")
     layers = _numbered(keras_layers(graph))
@@ -87,7 +87,7 @@ def write(path: str | os.PathLike[str], graph: Graph, weights: Mapping[str, Floa
         file.create_group("vars")
         file.flush()
         image: bytes = file.id.get_file_image()
-    files.write(path, image)
+    atomic.write(path, image)
 
 
 def read(path: str | os.PathLike[str], graph: Graph) -> dict[str, FloatArray]:
@@ -98,7 +98,7 @@ def read(path: str | os.PathLike[str], graph: Graph) -> dict[str, FloatArray]:
         ShapeError: a layer's weights have another shape.
         OptionError: a layer has no form in Keras.
     """
-    subject = files.subject_of(path)
+    subject = atomic.subject_of(path)
     keras_layers(graph)  # Whether all layers have a form.
     with _weights_in(path) as (file, size):
         reader = _Reader(subject, size)
@@ -113,8 +113,8 @@ def read(path: str | os.PathLike[str], graph: Graph) -> dict[str, FloatArray]:
 @contextlib.contextmanager
 def _weights_in(path: str | os.PathLike[str]) -> Iterator[tuple[h5py.File, int]]:
     """The HDF5 file of weights, which in a ``.keras`` archive is a member, and its size; errors as of ``reading``."""
-    subject = files.subject_of(path)
-    if Path(subject).suffix != ".keras" or not files.opening(path)[0].startswith(b"PK"):
+    subject = atomic.subject_of(path)
+    if Path(subject).suffix != ".keras" or not atomic.opening(path)[0].startswith(b"PK"):
         with reading(path) as found:
             yield found
         return
@@ -229,7 +229,7 @@ class _Reader(Reader):
         others = sorted(set(given) - {*paths.values()})
         if missing or others:
             rule = "the layers of the file must be those of the network"
-            received = {"missing": files.listed(missing), "extra": files.listed(others)}
+            received = {"missing": atomic.listed(missing), "extra": atomic.listed(others)}
             raise self.fail(rule, hint="layers are counted by their classes, in the order of the graph.", **received)
         pairs = []
         for name, layer in named.items():
@@ -296,8 +296,8 @@ class _Reader(Reader):
             return dict(zip(named, found[0], strict=True))
         rule = "the layers of a file with models within models must be those of the network, in one order"
         hint = "without inner models, keras.Sequential([*inner.layers, *others]).save_weights(...), there is but one."
-        received = {"orders": "several" if found else "none", "file": files.listed(there)}
-        received["network"] = files.listed(f"{name} ({layer.name})" for name, layer in named.items())
+        received = {"orders": "several" if found else "none", "file": atomic.listed(there)}
+        received["network"] = atomic.listed(f"{name} ({layer.name})" for name, layer in named.items())
         raise self.fail(rule, hint=hint, **received)
 
     def _of_inputs(self, there: Mapping[str, Mapping[str, h5py.Group]], graph: Graph) -> dict[str, FloatArray]:
@@ -333,7 +333,7 @@ class _Reader(Reader):
         group = self.child(file, top, h5py.Group) if top != "/" else file
         if not any(name.startswith("layer_names") for name in group.attrs):
             rule = "the file must hold weights of Keras: layers (.weights.h5), or layer_names (.h5)"
-            raise self.fail(rule, found=files.listed(itertools.islice(file, 20)))
+            raise self.fail(rule, found=atomic.listed(itertools.islice(file, 20)))
         try:
             named = read_apart(self.subject, _NAMES, top)
         except OSError as error:
@@ -358,8 +358,8 @@ class _Reader(Reader):
         if [len(own) for _, own in there] != [len(layer.variables) for layer in wanted]:
             rule = "the layers with weights must be those of the network, in its order"
             received = {
-                "file": files.listed(f"{name} ({len(own)})" for name, own in there),
-                "network": files.listed(f"{layer.name} ({len(layer.variables)})" for layer in wanted),
+                "file": atomic.listed(f"{name} ({len(own)})" for name, own in there),
+                "network": atomic.listed(f"{layer.name} ({len(layer.variables)})" for layer in wanted),
             }
             raise self.fail(rule, **received)
         pairs = [

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import FloatArray, Shape
+from blobnet.memory.blob import FloatArray, Shape
 from blobnet.errors import OptionError
-from blobnet.graph import Graph, Vertex
+from blobnet.network.graph import Graph, Vertex
 
 Order: TypeAlias = npt.NDArray[np.int64]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from blobnet import files
-from blobnet.blob import FloatArray
+from blobnet.files import atomic
+from blobnet.memory.blob import FloatArray
 from blobnet.errors import FileError, OptionError, ShapeError, extra, first_few
-from blobnet.graph import Graph
+from blobnet.network.graph import Graph
 from blobnet.interop import torch_names
 
 #: What files that PyTorch writes as pickles begin with.
@@ -33,13 +33,13 @@ def write(path: str | os.PathLike[str], graph: Graph, weights: Mapping[str, Floa
     Raises:
         FileError: the name is that of another format, or the file cannot be written.
     """
-    files.check_name(path, "model.save_safetensors")
-    package = _package(files.subject_of(path))
+    atomic.check_name(path, "model.save_safetensors")
+    package = _package(atomic.subject_of(path))
     found = torch_names.entries(graph)
     tensors: dict[str, Any] = {entry.name: np.ascontiguousarray(entry.tensor(weights), "<f4") for entry in found}
     of_inputs = [vertex.parameter(spec.name) for vertex in graph.inputs.values() for spec in graph.parameters(vertex)]
     metadata = {"format": "pt", **{_INPUT + name: json.dumps(weights[name].tolist()) for name in of_inputs}}
-    files.write(path, package.numpy.save({**tensors, **torch_names.counts(tensors)}, metadata))
+    atomic.write(path, package.numpy.save({**tensors, **torch_names.counts(tensors)}, metadata))
 
 
 def read(path: str | os.PathLike[str], graph: Graph) -> dict[str, FloatArray]:
@@ -51,7 +51,7 @@ def read(path: str | os.PathLike[str], graph: Graph) -> dict[str, FloatArray]:
         FileError: there is no such file, it is no whole safetensors file, or holds other tensors than the network.
         ShapeError: a tensor has another shape than the layer's.
     """
-    subject = files.subject_of(path)
+    subject = atomic.subject_of(path)
     check_beginning(path)
     package = _package(subject)
     try:
@@ -74,14 +74,14 @@ def _package(subject: str) -> Any:
 
 def check_beginning(path: str | os.PathLike[str]) -> None:
     """Raises FileError for a file that is not there, a pickle, or one of another format."""
-    start, _ = files.opening(path)
-    subject = files.subject_of(path)
-    kind, hint = files.kind_of(path, start)
+    start, _ = atomic.opening(path)
+    subject = atomic.subject_of(path)
+    kind, hint = atomic.kind_of(path, start)
     # NOTE: a header of 128 bytes, or of some 256 more, begins as a pickle does.
-    if Path(path).suffix in files.PICKLES or (kind != files.SAFETENSORS and start.startswith(_BEGINNINGS)):
+    if Path(path).suffix in atomic.PICKLES or (kind != atomic.SAFETENSORS and start.startswith(_BEGINNINGS)):
         rule = "weights are not read from pickles, which can run any code"
-        raise FileError(subject, rule, hint=files.pickle_hint(path))
-    if kind not in (files.SAFETENSORS, files.UNKNOWN):
+        raise FileError(subject, rule, hint=atomic.pickle_hint(path))
+    if kind not in (atomic.SAFETENSORS, atomic.UNKNOWN):
         raise FileError(subject, f"weights must lie in a safetensors file, but this is {kind}", hint=hint)
 
 
@@ -95,7 +95,7 @@ def _read(subject: str, path: Path, file: Any, graph: Graph) -> dict[str, FloatA
     if missing or extra:
         rule = "the tensors of the file must be those of the network"
         hint = "the network must be the one that the file was written of; its layers are called as there."
-        received = {"missing": files.listed(missing), "extra": files.listed(extra)}
+        received = {"missing": atomic.listed(missing), "extra": atomic.listed(extra)}
         raise FileError(subject, rule, hint=hint, **received)
     last = next(reversed(found.values()), None)
     for name, entry in found.items():

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from blobnet.blob import FloatArray
-from blobnet.graph import Graph, Vertex
+from blobnet.memory.blob import FloatArray
+from blobnet.network.graph import Graph, Vertex
 
 #: PyTorch's names of parameters, where they differ.
 _RENAMED = {"scale": "weight", "shift": "bias", "running_variance": "running_var", "slope": "weight"}

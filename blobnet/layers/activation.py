@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from blobnet.blob import Shape
-from blobnet.cellwise import FUNCTIONS, Step, activation, fits, row_call, slope_macro
+from blobnet.memory.blob import Shape
+from blobnet.launch.elementwise import FUNCTIONS, Step, activation, fits, row_call, slope_macro
 from blobnet.errors import near_matches
-from blobnet.kernel_call import KernelCall, elementwise_work
-from blobnet.kernel_source import Macro
+from blobnet.launch.kernel_call import KernelCall, elementwise_work
+from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
 
 #: The options that are a function's number.

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.blob import Shape
+from blobnet.memory.blob import Shape
 from blobnet.contraction import Function
-from blobnet.initializers import check_initializer
+from blobnet.layers.initializers import check_initializer
 from blobnet.layers.lowered import AXES, Lowered, broadcast, function, repeating
 
 
@@ -75,7 +75,7 @@ class Tokens(Lowered):
     (units,), which starts as zeros, and ``position`` (1 + positions, units).
 
     Args:
-        initializer: how ``position`` starts, see blobnet.initializers.
+        initializer: how ``position`` starts, see blobnet.layers.initializers.
 
     Raises:
         OptionError: an unknown initializer.
@@ -122,7 +122,7 @@ class MultiHeadAttention(Lowered):
         heads: parts into which the queries' units are divided.
         bias: whether there are biases.
         causal: whether a position sees no key behind it.
-        initializer: how the weights start, see blobnet.initializers.
+        initializer: how the weights start, see blobnet.layers.initializers.
 
     Raises:
         OptionError: an argument is out of range.

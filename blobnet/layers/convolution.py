@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.blob import Halo, Shape
-from blobnet.cellwise import PER_CELL, SUM, Step, fits
-from blobnet.geometry import Padding, Pair, size_text
+from blobnet.memory.blob import Halo, Shape
+from blobnet.launch.elementwise import PER_CELL, SUM, Step, fits
+from blobnet.memory.windows import Padding, Pair, size_text
 from blobnet.implementations.base import BACKWARD_WEIGHTS
-from blobnet.kernel_call import KernelCall
+from blobnet.launch.kernel_call import KernelCall
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.product import BIAS_MODES, _Product, without_norm
 from blobnet.layers.windows import Filtering
-from blobnet.task import Task
+from blobnet.launch.task import Task
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Conv2D(_Convolution):
         groups: independent groups of units; as many as input units make a depthwise convolution.
         bias: False, True (one a unit) or 'position' (one for each output value): modes 0, 1 and 2 of seed 000.
         activation: a function to apply to the output, see Activation.
-        initializer: how ``weight`` starts, see blobnet.initializers.
+        initializer: how ``weight`` starts, see blobnet.layers.initializers.
 
     Raises:
         OptionError: an argument is out of range.

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.blob import Shape
-from blobnet.cellwise import Step, fits
-from blobnet.geometry import WindowAxis
+from blobnet.memory.blob import Shape
+from blobnet.launch.elementwise import Step, fits
+from blobnet.memory.windows import WindowAxis
 from blobnet.implementations.base import BACKWARD_WEIGHTS
-from blobnet.kernel_call import KernelCall
+from blobnet.launch.kernel_call import KernelCall
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.product import _Product, without_norm
-from blobnet.task import Task
+from blobnet.launch.task import Task
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Dense(_Product):
         units: output units.
         bias: whether to add one number a unit.
         activation: a function to apply to the output, see Activation.
-        initializer: how ``weight`` starts, see blobnet.initializers.
+        initializer: how ``weight`` starts, see blobnet.layers.initializers.
 
     Raises:
         OptionError: an argument is out of range.

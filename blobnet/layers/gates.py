@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blobnet.blob import Shape
+from blobnet.memory.blob import Shape
 from blobnet.contraction import Function
 from blobnet.layers.lowered import Lowered, function
 from blobnet.schedules import check_number

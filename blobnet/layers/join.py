@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.blob import Shape
-from blobnet.cellwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, Step, fits, row_call
+from blobnet.memory.blob import Shape
+from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, Step, fits, row_call
 from blobnet.contraction import Function
-from blobnet.kernel_call import Blob, KernelCall
-from blobnet.kernel_source import Macro
+from blobnet.launch.kernel_call import Blob, KernelCall
+from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
 from blobnet.layers.lowered import AXES, Lowered, broadcast, function, repeating
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from blobnet.blob import FLOAT32, Shape
-from blobnet.cellwise import Step, fits, norm, slope_macro, with_epilogue
-from blobnet.kernel_call import (
+from blobnet.memory.blob import FLOAT32, Shape
+from blobnet.launch.elementwise import Step, fits, norm, slope_macro, with_epilogue
+from blobnet.launch.kernel_call import (
     SHARD_COUNTS,
     Array,
     Blob,
@@ -21,7 +21,7 @@ from blobnet.kernel_call import (
     planes_at_once,
     power_of_two,
 )
-from blobnet.kernel_source import Macro
+from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
 
 Local = tuple[int, int, int]

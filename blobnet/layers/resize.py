@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.blob import Shape
+from blobnet.memory.blob import Shape
 from blobnet.contraction import Function
 from blobnet.layers.lowered import AXES, Lowered, function
 

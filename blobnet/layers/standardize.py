@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blobnet.blob import Shape
-from blobnet.cellwise import Step, fits, with_epilogue
-from blobnet.initializers import GIVEN
-from blobnet.kernel_call import Array, KernelCall, cell_call
-from blobnet.kernel_source import Macro
+from blobnet.memory.blob import Shape
+from blobnet.launch.elementwise import Step, fits, with_epilogue
+from blobnet.layers.initializers import GIVEN
+from blobnet.launch.kernel_call import Array, KernelCall, cell_call
+from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.blob import Shape
+from blobnet.memory.blob import Shape
 from blobnet.contraction import Function
-from blobnet.geometry import Padding, WindowAxis
-from blobnet.initializers import check_initializer
+from blobnet.memory.windows import Padding, WindowAxis
+from blobnet.layers.initializers import check_initializer
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer
 from blobnet.layers.lowered import AXES, Lowered, function
@@ -43,7 +43,7 @@ class Conv3D(Filtering, Lowered):
         groups: into which input and output units are divided.
         bias: whether to add one number a unit.
         activation: a function to apply to the output, see Activation.
-        initializer: how ``weight`` starts, see blobnet.initializers.
+        initializer: how ``weight`` starts, see blobnet.layers.initializers.
 
     Raises:
         OptionError: an argument is out of range.

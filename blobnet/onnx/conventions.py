@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from blobnet.blob import FloatArray
+from blobnet.memory.blob import FloatArray
 from blobnet.errors import OptionError
-from blobnet.geometry import is_int
+from blobnet.memory.windows import is_int
 from blobnet.onnx.reading import OWN_DOMAINS, inner_graphs, package
 from blobnet.onnx.values import Array, Tensor
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from blobnet.geometry import axes_of_window, axis_numbers
+from blobnet.memory.windows import axes_of_window, axis_numbers
 from blobnet.onnx.place import Place
 
 Form: TypeAlias = Callable[[Place], str]

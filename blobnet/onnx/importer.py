@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from blobnet.blob import Shape
-from blobnet.collecting import collected_later
+from blobnet.memory.blob import Shape
+from blobnet.support.garbage import collected_later
 from blobnet.errors import BlobnetError, FileError, OptionError, first_few, near_matches, warn
-from blobnet.geometry import is_int
+from blobnet.memory.windows import is_int
 from blobnet.layers import Activation, Input, Layer, Node
 from blobnet.model import Model
 from blobnet.onnx import bodies, host

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from blobnet import layers
-from blobnet.arguments import all_finite
+from blobnet.training.arguments import all_finite
 from blobnet.errors import OptionError
 from blobnet.layers import Layer, Node
 from blobnet.onnx.values import Array, Tensor, Value, node_sizes

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.blob import FloatArray, Shape
+from blobnet.memory.blob import FloatArray, Shape
 
 Array: TypeAlias = npt.NDArray[Any]
 

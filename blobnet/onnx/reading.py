@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from blobnet import files
+from blobnet.files import atomic
 from blobnet.errors import FileError, OptionError, extra, first_few, warn
 from blobnet.onnx import host
 from blobnet.onnx.operators import OPERATORS
@@ -75,7 +75,7 @@ def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) 
     onnx, folder = package(), None
     model: Any = file
     if not isinstance(model, onnx.ModelProto):
-        own = files.subject_of(file)
+        own = atomic.subject_of(file)
         subject = subject or own
         model, folder = _parsed(Path(own), subject), Path(own).resolve().parent
     subject = subject or "onnx"
@@ -177,9 +177,9 @@ def _put_axes_behind(graph: Any, inferred: Any) -> None:
 
 def _parsed(path: Path, subject: str) -> Any:
     """The model that the bytes of a file are."""
-    start, size = files.opening(path)
-    kind, hint = files.kind_of(path, start)
-    if kind not in (files.ONNX, files.UNKNOWN):
+    start, size = atomic.opening(path)
+    kind, hint = atomic.kind_of(path, start)
+    if kind not in (atomic.ONNX, atomic.UNKNOWN):
         raise FileError(subject, f"the file must be an ONNX model, but this is {kind}", hint=hint)
     try:
         data = path.read_bytes() if 0 < size < 2**31 else b""

@@ -12,16 +12,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import blobnet
-from blobnet import files
+from blobnet.files import atomic
 from blobnet.errors import FileError, OptionError
-from blobnet.graph import Graph, Vertex
+from blobnet.network.graph import Graph, Vertex
 from blobnet.model import Model, check_model
 from blobnet.onnx.conventions import CLASS_NAMES, TO_FIRST, TO_LAST, model_of
 from blobnet.onnx.forms import FORMS
 from blobnet.onnx.place import Place
 from blobnet.onnx.reading import package
 from blobnet.onnx.statements import add_statements
-from blobnet.plan_report import readable
+from blobnet.planning.report import readable
 
 #: The version of ONNX's operators that is written, and that of the format which came with it.
 OPSET, IR_VERSION = 20, 9
@@ -50,13 +50,13 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
         FileError: the name is that of another format, or the file cannot be written, or would be larger than ONNX
             allows (2 GiB).
     """
-    files.check_name(path, "blobnet.onnx.save")
+    atomic.check_name(path, "blobnet.onnx.save")
     proto = to_proto(model)
     size = proto.ByteSize()
     if size > _MOST_BYTES:
         rule = "an ONNX file must be smaller than 2 GiB"
-        raise FileError(files.subject_of(path), rule, needed=readable(size), hint="model.save writes HDF5 of any size.")
-    files.write(path, proto.SerializeToString(deterministic=True))
+        raise FileError(atomic.subject_of(path), rule, needed=readable(size), hint="model.save writes HDF5 of any size.")
+    atomic.write(path, proto.SerializeToString(deterministic=True))
 
 
 def to_proto(model: Model) -> Any:

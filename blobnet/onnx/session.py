@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blobnet.device import Device
-from blobnet.ends import by_name, in_order
+from blobnet.device.device import Device
+from blobnet.network.ends import by_name, in_order
 from blobnet.errors import OptionError
 from blobnet.model import Model
 from blobnet.onnx.bodies import run_tail

@@ -5,7 +5,7 @@ has made. In their order: roles, placement, deltas, layout, sites, fusion, sched
 memory; ``plan`` runs them.
 """
 
-from blobnet.ends import AUGMENTATION_WORDS
+from blobnet.network.ends import AUGMENTATION_WORDS
 from blobnet.planning.memory import STEP_WORDS, Buffer, sample_slots
 from blobnet.planning.plan import Plan, make_plan
 from blobnet.planning.statistics import STATISTICS

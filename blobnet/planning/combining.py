@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobnet.kernel_call import CONSTANT, TABLES, Array, GlobalSize, KernelCall, rounded_up
+from blobnet.launch.kernel_call import CONSTANT, TABLES, Array, GlobalSize, KernelCall, rounded_up
 from blobnet.planning.constants import PhasedCall
 from blobnet.planning.request import Request
 

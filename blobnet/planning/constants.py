@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from blobnet.kernel_call import CONSTANT, KernelCall
-from blobnet.kernel_source import BATCH_SCALARS
+from blobnet.launch.kernel_call import CONSTANT, KernelCall
+from blobnet.launch.kernel_source import BATCH_SCALARS
 
 #: A storage, and for parameters where one begins in it.
 _Place = tuple[str, int]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from blobnet.graph import Graph, Vertex
+from blobnet.network.graph import Graph, Vertex
 from blobnet.layers.base import Placement, Site
 from blobnet.planning.placement import Places
 

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from blobnet.collecting import collected_later
+from blobnet.support.garbage import collected_later
 from blobnet.errors import ShapeError
-from blobnet.graph import Graph
-from blobnet.kernel_call import CONSTANT, COPYING, Blob, KernelCall, for_model
+from blobnet.network.graph import Graph
+from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob, KernelCall, for_model
 from blobnet.layers.base import Site
-from blobnet.plan_report import report
+from blobnet.planning.report import report
 from blobnet.planning.combining import with_combined
 from blobnet.planning.constants import PhasedCall, with_constants
 from blobnet.planning.deltas import Deltas, place_deltas

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 
-from blobnet.blob import FLOAT32
-from blobnet.ends import Entry, Head, Losses, entries_of, heads_of
+from blobnet.memory.blob import FLOAT32
+from blobnet.network.ends import Entry, Head, Losses, entries_of, heads_of
 from blobnet.errors import OptionError, PlanError
-from blobnet.geometry import check_count
-from blobnet.graph import Graph
-from blobnet.kernel_call import Tuning
-from blobnet.parameters import ParameterTable, parameter_table
+from blobnet.memory.windows import check_count
+from blobnet.network.graph import Graph
+from blobnet.launch.kernel_call import Tuning
+from blobnet.network.parameters import ParameterTable, parameter_table
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from blobnet.graph import Graph, Vertex
+from blobnet.network.graph import Graph, Vertex
 from blobnet.layers.base import Placement
 from blobnet.planning.request import Request
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from blobnet.blob import FLOAT32
-from blobnet.cellwise import Step
-from blobnet.ends import Entry
+from blobnet.memory.blob import FLOAT32
+from blobnet.launch.elementwise import Step
+from blobnet.network.ends import Entry
 from blobnet.errors import KernelError
-from blobnet.graph import Vertex
-from blobnet.kernel_call import Array
+from blobnet.network.graph import Vertex
+from blobnet.launch.kernel_call import Array
 from blobnet.layers.base import Site
 from blobnet.planning.deltas import Deltas
 from blobnet.planning.layout import Layouts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from blobnet.kernel_call import Array, KernelCall
+from blobnet.launch.kernel_call import Array, KernelCall
 from blobnet.planning.constants import PhasedCall
 
 #: Where a shard's statistics lie, in place of those among the parameters.

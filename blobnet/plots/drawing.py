@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from blobnet import files
+from blobnet.files import atomic
 from blobnet.plots import check
 
 #: Dots an inch of pictures in files.
@@ -56,4 +56,4 @@ def save(figure: Any, path: str | os.PathLike[str]) -> None:
     check(path, "plots.save")
     image = io.BytesIO()
     figure.savefig(image, format=Path(path).suffix[1:].lower(), dpi=DPI)
-    files.write(path, image.getvalue())
+    atomic.write(path, image.getvalue())

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from blobnet.kernel_call import KernelCall
-from blobnet.plan_memory import KINDS, memory_schedule
-from blobnet.plan_report import readable
+from blobnet.launch.kernel_call import KernelCall
+from blobnet.planning.timeline import KINDS, memory_schedule
+from blobnet.planning.report import readable
 from blobnet.planning import Plan
 from blobnet.plots.drawing import new_figure, text
 
@@ -27,7 +27,7 @@ def memory(
 ) -> Figure:
     """What holds memory at each launch of a plan, stacked, below what is allocated.
 
-    The numbers are those of :func:`blobnet.plan_memory.memory_schedule`, which says what the arguments are.
+    The numbers are those of :func:`blobnet.planning.timeline.memory_schedule`, which says what the arguments are.
     """
     found = memory_schedule(plan, reserved, updates)
     count, peak, total = len(found.launches), found.peak, found.total

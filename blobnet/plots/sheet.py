@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from blobnet.blob import FloatArray
+from blobnet.memory.blob import FloatArray
 from blobnet.datasets.pictures import mask_colours
 from blobnet.losses import IGNORED
-from blobnet.mistakes import Mistake, Mistakes, class_name, percent, short_values, worst_mistakes
+from blobnet.inspection.mistakes import Mistake, Mistakes, class_name, percent, short_values, worst_mistakes
 from blobnet.model import Model
-from blobnet.network_inputs import Sheet, are_masks, sample_sheet
+from blobnet.inspection.network_inputs import Sheet, are_masks, sample_sheet
 from blobnet.plots.drawing import new_figure, text
 
 #: A line of a caption: what stands before, the words, and what stands behind them.
@@ -62,7 +62,7 @@ def samples(
         title: of the picture.
         files: of the samples, whose names stand below them instead of their numbers.
         **settings: ``augment``, ``normalization``, ``count``, ``seed`` and ``device``, as
-            :func:`blobnet.network_inputs.sample_sheet` takes them, which gives the numbers.
+            :func:`blobnet.inspection.network_inputs.sample_sheet` takes them, which gives the numbers.
     """
     return draw_sheet(sample_sheet(x, y, **settings), class_names, title, files)
 
@@ -76,7 +76,7 @@ def mistakes(model: Model, x: Any, y: Any, *, title: str = "mistakes", **setting
         y: labels or targets.
         title: of the picture.
         **settings: ``count``, ``files``, ``loss``, ``batch_size``, ``device`` and ``precision``, as
-            :func:`blobnet.mistakes.worst_mistakes` takes them, which gives the numbers.
+            :func:`blobnet.inspection.mistakes.worst_mistakes` takes them, which gives the numbers.
     """
     return draw_mistakes(worst_mistakes(model, x, y, **settings), title)
 

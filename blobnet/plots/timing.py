@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from blobnet.plots.drawing import new_figure, text
 from blobnet.plots.measured import draw_roofline
-from blobnet.tables import ABOVE_FLOOR, floor_percent
+from blobnet.support.tables import ABOVE_FLOOR, floor_percent
 
 if TYPE_CHECKING:
     from blobnet.bench.network import KernelShare

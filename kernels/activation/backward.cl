@@ -10,7 +10,7 @@
  *   COUNT  samples in this batch
  * Macros:
  *   ACCUMULATE    1: add to INPUT_DELTA
- *   SLOPE         f' of VALUE (blobnet/cellwise.py)
+ *   SLOPE         f' of VALUE (blobnet/launch/elementwise.py)
  * Tunables:
  *   CELLS loops 1, lanes 4 of 1 2 4 8: cells that a work-item takes at once
  * Global:

@@ -20,7 +20,7 @@
  * Macros:
  *   ACCUMULATE    1: add to INPUT_DELTA
  *   IN_PLACE      1: OUTPUT_DELTA is INPUT_DELTA
- *   SLOPE         f' of what the norm gave (blobnet/cellwise.py)
+ *   SLOPE         f' of what the norm gave (blobnet/launch/elementwise.py)
  * Tunables:
  *   CELLS loops 1, lanes 8 of 1 2 4 8: cells that a work-item takes at once
  * Global:

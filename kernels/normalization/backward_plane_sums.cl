@@ -15,7 +15,7 @@
  *   COUNT  samples in this batch
  * Macros:
  *   LOCAL_UNITS  planes of a work-group
- *   SLOPE        f' of what the norm gave (blobnet/cellwise.py)
+ *   SLOPE        f' of what the norm gave (blobnet/launch/elementwise.py)
  * Tunables:
  *   LANES  loops 8, lanes 8 of 1 2 4 8: cells that a work-item adds at once
  * Global:

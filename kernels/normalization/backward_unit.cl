@@ -21,7 +21,7 @@
  * Macros:
  *   ACCUMULATE   1: add to INPUT_DELTA
  *   IN_PLACE     1: OUTPUT_DELTA is INPUT_DELTA
- *   SLOPE        f' of what the norm gave (blobnet/cellwise.py)
+ *   SLOPE        f' of what the norm gave (blobnet/launch/elementwise.py)
  *   LOCAL_UNITS  planes of a unit that a work-group reads at a time
  * Tunables:
  *   LANES  loops 8, lanes 8 of 1 2 4 8: cells that a work-item adds at once

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from blobnet.cache import cache_folder
+from blobnet.support.user_cache import cache_folder
 
 #: What is compiled for: RDNA 3, whose waves are of 32 lanes, or of 64 where the compiler is told.
 TARGET = "gfx1100"

@@ -34,9 +34,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from blobnet.device_model import DeviceModel
-from blobnet.kernel_call import KernelCall
-from blobnet.tables import Table
+from blobnet.hardware.device_model import DeviceModel
+from blobnet.launch.kernel_call import KernelCall
+from blobnet.support.tables import Table
 from tests.amd.device import MachineDevice
 from tests.amd.instructions import MEMORY
 from tests.amd.launch_by_launch import PHASES, executors

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from blobnet.command_line.model_argument import find_model
-from blobnet.device import Device
-from blobnet.executor import Executor
+from blobnet.device.device import Device
+from blobnet.execution.executor import Executor
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
-from blobnet.tables import Table
+from blobnet.support.tables import Table
 from tests.amd.device import MachineDevice, host_device
 
 #: Of a training step.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.device_model import model_of
+from blobnet.hardware.device_model import model_of
 from tests.amd.compiler import missing
 from tests.amd.launching import Counts
 

@@ -7,7 +7,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import DeviceError
 from tests.amd.compiler import missing
 

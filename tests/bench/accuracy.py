@@ -17,7 +17,7 @@ import torch
 import blobnet as bn
 from blobnet import models
 from blobnet.bench.torch_twin import Twin
-from blobnet.device import Device
+from blobnet.device.device import Device
 
 BATCH_SIZE = 128
 

@@ -15,9 +15,9 @@ import time
 
 import numpy as np
 
-from blobnet.bench import shapes
+from blobnet.examination import layer_cases
 from blobnet.bench.timing import CaseBench
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
 _SPIN = """
@@ -45,7 +45,7 @@ def main() -> None:
     device = Device(arguments.device)
     if arguments.with_events:
         device._enqueue = None
-    bench = CaseBench(device, shapes.parse(arguments.case), arguments.batch_size)
+    bench = CaseBench(device, layer_cases.parse(arguments.case), arguments.batch_size)
     spin = device.kernel(_SPIN, "spin", "the launch that goes first")
     value = device.allocate(4)
 

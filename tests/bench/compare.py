@@ -36,13 +36,13 @@ def work(arguments: argparse.Namespace) -> None:
 
     Of a burst's length the seconds, of 0 the length that a burst should have.
     """
-    from blobnet.bench import shapes
+    from blobnet.examination import layer_cases
     from blobnet.bench.timing import CaseBench, burst_length
-    from blobnet.device import Device
+    from blobnet.device.device import Device
 
     device = Device(arguments.device)
     for case in arguments.cases:
-        bench = CaseBench(device, shapes.parse(case), arguments.batch_size)
+        bench = CaseBench(device, layer_cases.parse(case), arguments.batch_size)
         print(*(call.kernel for call in bench.calls[arguments.phase]), flush=True)
         while line := sys.stdin.readline().strip():
             length = int(line)
@@ -133,10 +133,10 @@ def main() -> None:
     if arguments.worker:
         work(arguments)
         return
-    from blobnet.bench import shapes
+    from blobnet.examination import layer_cases
     from blobnet.bench.timing import geometric_mean
 
-    arguments.cases = [str(case) for name in arguments.cases for case in shapes.named(name)]
+    arguments.cases = [str(case) for name in arguments.cases for case in layer_cases.named(name)]
     with tempfile.TemporaryDirectory() as folder:
         trees = [Path(folder) / name for name in ("old", "new")]
         for tree, revision in zip(trees, (arguments.revision, ""), strict=True):

@@ -15,12 +15,12 @@ from unittest import mock
 
 from blobnet import models
 from blobnet.bench.network import TRAINING, NetworkBench, burst
-from blobnet.device import Device
-from blobnet.kernel_call import COPYING
+from blobnet.device.device import Device
+from blobnet.launch.kernel_call import COPYING
 from blobnet.layers import Concat
 from blobnet.layers.base import Placement
 from blobnet.model import Model
-from blobnet.plan_report import readable
+from blobnet.planning.report import readable
 
 
 def copying(device: Device, model: Model, batch_size: int) -> NetworkBench:

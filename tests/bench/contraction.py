@@ -13,14 +13,14 @@ import statistics
 import time
 from typing import Any
 
-from blobnet.bench import shapes
+from blobnet.examination import layer_cases
 from blobnet.bench.timing import CaseBench, alternate, burst_length, geometric_mean, values_like
 from blobnet.contraction import function
 from blobnet.contraction.derivatives import differentiate
-from blobnet.contraction.execution import Compiled, compiled
+from blobnet.execution.contractions import Compiled, compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.schedule import Schedule
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetError
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
@@ -31,7 +31,7 @@ def pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else tuple(value)
 
 
-def program(case: shapes.Case, batch_size: int, phase: str) -> Program:
+def program(case: layer_cases.Case, batch_size: int, phase: str) -> Program:
     """One phase of a convolution as a contraction: plain, or depthwise."""
     layer: Any = case.layer
     taps, stride, padding = pair(layer.kernel_size), pair(layer.stride), pair(layer.padding)
@@ -90,7 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     device = Device(options.device)
     ratios: dict[str, list[float]] = {}
-    for case in [case for name in options.cases for case in shapes.named(name)]:
+    for case in [case for name in options.cases for case in layer_cases.named(name)]:
         try:
             hand = CaseBench(device, case, options.batch_size)
         except BlobnetError as error:

@@ -43,10 +43,10 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import datasets, models
-from blobnet.device import Device, DeviceInfo, choose, devices
+from blobnet.device.device import Device, DeviceInfo, choose, devices
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import SGD, Adam, Optimizer
-from blobnet.training_step import TrainingStep
+from blobnet.training.training_step import TrainingStep
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH, STEPS = 64, (1, 10, 100)

@@ -24,8 +24,8 @@ import numpy as np
 import blobnet as bn
 from blobnet import layers
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, SaveBest
-from blobnet.device import Device
-from blobnet.trainer import Progress
+from blobnet.device.device import Device
+from blobnet.training.trainer import Progress
 
 BATCH, STEPS_OF_AN_EPOCH = 32, 500
 

@@ -14,10 +14,10 @@ import argparse
 from blobnet import models
 from blobnet.bench import torch_twin
 from blobnet.bench.network import LEARNING_RATE, NetworkBench
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import OptionError
 from blobnet.model import Model
-from blobnet.plan_report import readable
+from blobnet.planning.report import readable
 
 _STEPS = 5
 

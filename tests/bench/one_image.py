@@ -21,7 +21,7 @@ import numpy as np
 
 from blobnet import models
 from blobnet.bench import torch_twin
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.model import Model
 
 #: Seconds between two turns: threads of a runtime spin for a while when they have nothing to do.

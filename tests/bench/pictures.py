@@ -30,7 +30,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def ours(source: PictureSource, threads: ThreadPoolExecutor, seed: int) -> float:
-    """Images/s; as blobnet/loader.py reads: two threads, each half of a batch, a few batches ahead."""
+    """Images/s; as blobnet/execution/loader.py reads: two threads, each half of a batch, a few batches ahead."""
     order, start = np.random.default_rng(seed).permutation(COUNT), time.perf_counter()
     pieces = np.empty((3, BATCH, *source.shape[1:]), np.uint8)
     futures = []

@@ -66,7 +66,7 @@ def train(settings: dict[str, Any]) -> None:
     import blobnet as bn
     from blobnet import models
     from blobnet.callbacks import Callback, Checkpoint
-    from blobnet.trainer import Progress
+    from blobnet.training.trainer import Progress
 
     class Clock(Callback):
         def begin(self, progress: Progress) -> None:

@@ -22,24 +22,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from blobnet.bench import shapes, timing
+from blobnet.bench import timing
+from blobnet.examination import layer_cases
 from blobnet.bench.roofline import Roofline, measure
 from blobnet.command_line.bench_text import short
 from blobnet.contraction import function
 from blobnet.contraction.calls import launches
-from blobnet.contraction.execution import Compiled, compiled
+from blobnet.execution.contractions import Compiled, compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.lowering import lower
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table
-from blobnet.device import Device
-from blobnet.device_model import DeviceModel
+from blobnet.device.device import Device
+from blobnet.hardware.device_model import DeviceModel
 from blobnet.errors import BlobnetError
-from blobnet.geometry import WindowAxis
+from blobnet.memory.windows import WindowAxis
 from blobnet.implementations.base import FORWARD
-from blobnet.kernel_call import Array
-from blobnet.tables import Table as Lines
+from blobnet.launch.kernel_call import Array
+from blobnet.support.tables import Table as Lines
 
 CASES = {"000": ["64x56x56:64k3p1"], "002": ["unet1d"], "004": ["240x28x28:240k1"]}
 TITLES = {
@@ -64,10 +65,10 @@ class Rung:
     schedule: str
 
 
-def obstacle(seed: str, case: shapes.Case) -> str | None:
+def obstacle(seed: str, case: layer_cases.Case) -> str | None:
     """Why a seed has no rungs for a case; None if it has."""
     layer: Any = case.layer
-    if layer.kind not in shapes.CONVOLUTIONS or layer.groups > 1:
+    if layer.kind not in layer_cases.CONVOLUTIONS or layer.groups > 1:
         return "it must be a convolution of one group"
     if seed == "002" and layer.rank != 1:
         return "a convolution must have 1 axis"
@@ -77,7 +78,7 @@ def obstacle(seed: str, case: shapes.Case) -> str | None:
 
 
 def program(
-    seed: str, case: shapes.Case, batch_size: int, bias: str = "", activation: str = "", preactivation: bool = False
+    seed: str, case: layer_cases.Case, batch_size: int, bias: str = "", activation: str = "", preactivation: bool = False
 ) -> Program:
     """A convolution's forward pass in the layout of a seed: R of the input I, the weights W and the bias B.
 
@@ -121,13 +122,13 @@ def program(
     return function(f"function ({inputs}) -> ({outputs}) {{ {'; '.join(steps)}; }}").program(**known)
 
 
-def axes(case: shapes.Case) -> tuple[WindowAxis, ...]:
+def axes(case: layer_cases.Case) -> tuple[WindowAxis, ...]:
     """The window along each axis."""
     layer: Any = case.layer
     return layer.windows(case.input)  # type: ignore[no-any-return]
 
 
-def rungs(seed: str, case: shapes.Case, model: DeviceModel) -> Iterator[Rung]:
+def rungs(seed: str, case: layer_cases.Case, model: DeviceModel) -> Iterator[Rung]:
     """The rungs of a seed for a case on a device, in the order of the seed; each is built on the one before."""
     layer: Any = case.layer
     width, units, outputs = case.output.width, case.input.units, case.output.units
@@ -169,7 +170,7 @@ def rungs(seed: str, case: shapes.Case, model: DeviceModel) -> Iterator[Rung]:
                 yield Rung(name, adds, f"{positions}; {staged(case, channels, model)}; unroll i/cut {taps}; local I W")
 
 
-def staged(case: shapes.Case, channels: int, model: DeviceModel) -> str:
+def staged(case: layer_cases.Case, channels: int, model: DeviceModel) -> str:
     """How work-items share ``channels`` input units each, as many at a time as local memory has room for."""
     (axis,) = axes(case)
     positions = min(case.output.width, POSITIONS)
@@ -225,7 +226,7 @@ def build(device: Device, programs: Iterable[tuple[Program, str]]) -> None:
 _ROW = "  {:<22}{:>10}{:>9}{:>9}{:>7}{:>8}{:>8}  {}"
 
 
-def report(device: Device, roof: Roofline, seed: str, case: shapes.Case, options: argparse.Namespace) -> list[str]:
+def report(device: Device, roof: Roofline, seed: str, case: layer_cases.Case, options: argparse.Namespace) -> list[str]:
     """Prints the ladder of a case; the line of its best rung for a table of theory and what is."""
     work = case.work(FORWARD, options.batch_size)
     floor, limit = roof.floor(work.flops, work.bytes)
@@ -278,7 +279,7 @@ def main() -> None:
     roof = measure(device)
     print(f"{device.info}: {roof.flops / 1e9:.0f} GFLOPS, {roof.bandwidth / 1e9:.1f} GB/s")
     cases = {
-        seed: [case for name in options.cases or CASES[seed] for case in shapes.named(name)] for seed in options.seed
+        seed: [case for name in options.cases or CASES[seed] for case in layer_cases.named(name)] for seed in options.seed
     }
     epilogue = options.bias, options.activation, options.preactivation
     build(

@@ -53,9 +53,9 @@ from pathlib import Path
 import contraction
 import inner_loop
 
-from blobnet.bench import shapes
-from blobnet.blob import FLOAT32, Shape
-from blobnet.cache import cache_folder
+from blobnet.examination import layer_cases
+from blobnet.memory.blob import FLOAT32, Shape
+from blobnet.support.user_cache import cache_folder
 from blobnet.command_line.model_argument import find_model, known_models
 from blobnet.contraction.analysis import flops as flops_of
 from blobnet.contraction.calls import launches
@@ -63,15 +63,15 @@ from blobnet.contraction.lowering import lower
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.source import program_text
 from blobnet.contraction.training import passes
-from blobnet.device import BUILD_OPTIONS, preamble
-from blobnet.device_model import Answers, DeviceModel, model_of
+from blobnet.device.device import BUILD_OPTIONS, preamble
+from blobnet.hardware.device_model import Answers, DeviceModel, model_of
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
-from blobnet.kernel_call import Array, KernelCall, Tuning
+from blobnet.launch.kernel_call import Array, KernelCall, Tuning
 from blobnet.layers.lowered import Lowered
 from blobnet.losses import CrossEntropy
 from blobnet.planning import Plan, make_plan
-from blobnet.tables import Table
-from blobnet.tuning import Tunings
+from blobnet.support.tables import Table
+from blobnet.device.tuning import Tunings
 
 sys.path.append(str(Path(__file__).parents[2]))
 from tests.amd.compiler import BITCODE, TARGET, VERSION, target_options
@@ -157,7 +157,7 @@ def compiled_contractions(gpu: str, batch_size: int) -> dict[str, Program]:
     """The kernels that the contraction compiler makes of convolutions, by their texts."""
     programs: dict[str, Program] = {}
     choose = functools.partial(best_schedule, device=device(gpu))
-    for case in shapes.suite("anchors"):
+    for case in layer_cases.suite("anchors"):
         for phase in contraction.PHASES:
             lowered = lower(contraction.program(case, batch_size, phase), choose)
             operands = {name: Array(name, size) for name, size in lowered.elements.items()}
@@ -173,8 +173,8 @@ def flops_shares(plan: Plan, batch_size: int) -> dict[Part, float]:
     for number, phase in {(call.vertex, call.direction) for _, call in plan.calls if call.vertex is not None}:
         vertex = plan.graph.vertices[number]
         shapes_in = tuple(plan.graph.input_shapes(vertex))
-        if vertex.layer.kind in (*shapes.CONVOLUTIONS, *shapes.OTHERS):
-            case = shapes.Case(vertex.layer, shapes_in[0])
+        if vertex.layer.kind in (*layer_cases.CONVOLUTIONS, *layer_cases.OTHERS):
+            case = layer_cases.Case(vertex.layer, shapes_in[0])
             for direction in case.directions:
                 if phase.startswith(direction):
                     flops[number, phase] = case.work(direction, batch_size).flops

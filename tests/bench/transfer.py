@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 import blobnet as bn
 from blobnet import models
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.optimizers import Adam
 from blobnet.schedules import Cosine
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from blobnet.cli import main
-from blobnet.device import Device, DeviceInfo, choose
+from blobnet.command_line.main import main
+from blobnet.device.device import Device, DeviceInfo, choose
 
 #: A model with everything whose state a resumed training must get right: dropout, running statistics.
 NET = """

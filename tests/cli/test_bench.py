@@ -13,24 +13,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import initializers, layers, models, plots
-from blobnet.bench import public, roofline, shapes, timing, torch_twin
+from blobnet import layers, models, plots
+from blobnet.layers import initializers
+from blobnet.bench import public, roofline, timing, torch_twin
+from blobnet.examination import layer_cases
 from blobnet.bench.network import LaunchTiming, Point, kernel_shares
 from blobnet.bench.roofline import Roofline
-from blobnet.bench.shapes import Work, parse
-from blobnet.blob import Shape
-from blobnet.checkup.bench import Arrangement, Bench, make_problem
+from blobnet.examination.layer_cases import Work, parse
+from blobnet.memory.blob import Shape
+from blobnet.examination.measured import Arrangement, Bench, make_problem
 from blobnet.command_line import first_step
 from blobnet.command_line.bench_text import kernel_text, short, tile
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetError
-from blobnet.graph import sequential
-from blobnet.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.network.graph import sequential
+from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.layers import Conv2D, Dense
 from blobnet.layers.base import Layer, ParameterSpec
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
-from blobnet.tables import ABOVE_FLOOR, floor_percent
+from blobnet.support.tables import ABOVE_FLOOR, floor_percent
 from tests.kinds import tuning_for
 from tests.networks import TorchOperations
 from tests.networks import run as run_graph
@@ -84,10 +86,10 @@ def test_phases() -> None:
     assert parse("2x5x6:add").directions == ("forward",)
 
 
-@pytest.mark.parametrize("name", shapes.SUITES)
+@pytest.mark.parametrize("name", layer_cases.SUITES)
 def test_suites_are_distinct_shapes(name: str) -> None:
-    texts = [str(case) for case in shapes.suite(name)]
-    assert texts == shapes.SUITES[name].split()
+    texts = [str(case) for case in layer_cases.suite(name)]
+    assert texts == layer_cases.SUITES[name].split()
     assert len(set(texts)) == len(texts) == {"anchors": 24, "unet1d": 11}[name]
 
 
@@ -101,13 +103,13 @@ def test_convolutions_of_networks(name, distinct, convolutions, gigaflops, monke
 
     monkeypatch.setattr(initializers, "initialize", zeros)
     graph = getattr(models, name)().graph
-    cases = shapes.from_graph(graph, shapes.CONVOLUTIONS)
+    cases = layer_cases.from_graph(graph, layer_cases.CONVOLUTIONS)
     assert len(cases) == distinct
     assert sum(case.count for case in cases) == convolutions
     total = sum(case.count * case.work("forward", 1).flops for case in cases)
     assert total / 1e9 == pytest.approx(gigaflops, abs=5e-4)
     assert [str(parse(str(case))) for case in cases] == [str(case) for case in cases]
-    others = shapes.from_graph(graph, shapes.OTHERS)
+    others = layer_cases.from_graph(graph, layer_cases.OTHERS)
     launching = [vertex for vertex in graph.vertices[1:] if vertex.layer.kind != "Flatten"]
     assert sum(case.count for case in others) + convolutions == len(launching)
 
@@ -310,7 +312,7 @@ def test_table(run, known_roofline) -> None:
     assert widest(lines) <= 130  # GPUs' kernels name their tiles.
     assert "measured: 100.0 GFLOPS; copy 10.0, read 8.0 GB/s" in lines
     first = lines.index("2x5x6:4k3s2p1: 2.59 kflop, 1.06 kB, 2.45 flop/byte")
-    assert [line.split("  ")[1] for line in lines[first + 1 : first + 4]] == list(shapes.DIRECTIONS)
+    assert [line.split("  ")[1] for line in lines[first + 1 : first + 4]] == list(layer_cases.DIRECTIONS)
     assert sum(" ms for all, each as often as it occurs; floor " in line for line in lines) == 3
 
 

@@ -14,7 +14,7 @@ import blobnet as bn
 from blobnet import layers
 from blobnet.command_line.model_argument import find_model
 from blobnet.errors import FileError
-from blobnet.files import WRITERS
+from blobnet.files.atomic import WRITERS
 from tests.cli.test_init_from import arrays
 from tests.interop.networks import random_weights, samples
 

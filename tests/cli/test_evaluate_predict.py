@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import checkpoint
+from blobnet.files import checkpoint
 
 NAMES = tuple("0123456789")
 

@@ -39,12 +39,12 @@ for name in blobnet.__all__:
 for module in pkgutil.walk_packages(blobnet.__path__, "blobnet."):
     if module.name != "blobnet.__main__":
         importlib.import_module(module.name)
-assert "blobnet.device" in sys.modules
+assert "blobnet.device.device" in sys.modules
 assert not [item for item in found if item[0] in ("blobnet", "__main__")], found
 """
 #: The same hook sees what blobnet does when it is asked for devices: the folder that it shows the loader.
 DEVICES = """
-from blobnet import device
+from blobnet.device import device
 device._intel_runtime = lambda: device.Path("nothing.so")
 device.devices()
 assert {"tempfile.mkdtemp", "os.putenv", "os.unsetenv"} <= {event for who, event, _ in found if who == "blobnet"}, found

@@ -8,14 +8,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from blobnet import device, graph, layers, losses
-from blobnet.blob import BlobLayout, Halo, Shape
-from blobnet.device import DeviceInfo, choose
-from blobnet.device_model import Answers, facts, model_of
-from blobnet.kernel_call import COPYING, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, copy_call
+from blobnet import layers, losses
+from blobnet.device import device
+from blobnet.network import graph
+from blobnet.memory.blob import BlobLayout, Halo, Shape
+from blobnet.device.device import DeviceInfo, choose
+from blobnet.hardware.device_model import Answers, facts, model_of
+from blobnet.launch.kernel_call import COPYING, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, copy_call
 from blobnet.models.lenet5 import lenet5
 from blobnet.optimizers import SGD, Adam
-from blobnet.plan_report import Limits, readable, report
+from blobnet.planning.report import Limits, readable, report
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 
@@ -364,7 +366,7 @@ def test_a_plan_draws_no_weights(run, monkeypatch) -> None:
     def draw(*_: object) -> None:
         raise AssertionError("weights are not needed here")
 
-    monkeypatch.setattr("blobnet.initializers.initialize", draw)
+    monkeypatch.setattr("blobnet.layers.initializers.initialize", draw)
     assert run("plan", "lenet5").status == 0
     result = run("plan", "lenet5", "--input-shape", "3,4000,6000")
     assert result.status == 1

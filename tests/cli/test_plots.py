@@ -12,15 +12,15 @@ import pytest
 from matplotlib.text import Text
 
 from blobnet import plots
-from blobnet.blob import Shape
+from blobnet.memory.blob import Shape
 from blobnet.errors import FileError, OptionError
-from blobnet.layer_spreads import LayerSpread
-from blobnet.mistakes import Mistake, Mistakes
+from blobnet.inspection.layer_statistics import LayerSpread
+from blobnet.inspection.mistakes import Mistake, Mistakes
 from blobnet.model import Model
 from blobnet.models import resnet8
 from blobnet.models.lenet5 import lenet5
-from blobnet.network_inputs import Sheet
-from blobnet.plan_memory import memory_schedule
+from blobnet.inspection.network_inputs import Sheet
+from blobnet.planning.timeline import memory_schedule
 from blobnet.plots.model import _lanes
 
 HISTORY = {"loss": [0.9, 0.5, 0.3], "accuracy": [0.5, 0.7, 0.9], "top_5": [1.0, 1.0, 1.0],

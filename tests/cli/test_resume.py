@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import files
+from blobnet.files import atomic
 from blobnet.errors import DataError
-from blobnet.training_step import TrainingStep
+from blobnet.training.training_step import TrainingStep
 
 TRAIN = [sys.executable, "-m", "blobnet", "train"]
 
@@ -178,7 +178,7 @@ def test_ctrl_c_before_the_first_step_has_ended(run, net, trained, monkeypatch) 
         raise KeyboardInterrupt
 
     arguments = ["train", net, "--dataset", "digits", "--output", "a.h5", "--overwrite"]
-    monkeypatch.setattr("blobnet.training_step.TrainingStep.update", interrupt)
+    monkeypatch.setattr("blobnet.training.training_step.TrainingStep.update", interrupt)
     result = run(*arguments)
     assert result.status == 130
     assert result.err.splitlines()[-1] == "interrupted; there is no checkpoint yet"
@@ -189,7 +189,7 @@ def test_ctrl_c_before_the_first_step_has_ended(run, net, trained, monkeypatch) 
 
 @pytest.mark.parametrize("moment", ["_check_target", "_flush_folder"])
 def test_ctrl_c_while_a_file_is_written_waits_for_it(run, net, monkeypatch, moment) -> None:
-    original, calls = getattr(files, moment), []
+    original, calls = getattr(atomic, moment), []
 
     def interrupt(*arguments: object) -> None:
         original(*arguments)
@@ -197,7 +197,7 @@ def test_ctrl_c_while_a_file_is_written_waits_for_it(run, net, monkeypatch, mome
         if len(calls) == 5:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(files, moment, interrupt)
+    monkeypatch.setattr(atomic, moment, interrupt)
     result = run("train", net, "--dataset", "digits", "--epochs", 20)
     epoch = bn.load("net.h5").training_state.epoch
     assert result.status == 130

@@ -11,8 +11,8 @@ import pytest
 
 import blobnet as bn
 from blobnet.errors import extra
-from blobnet.layer_spreads import layer_spreads
-from blobnet.network_inputs import sample_sheet
+from blobnet.inspection.layer_statistics import layer_spreads
+from blobnet.inspection.network_inputs import sample_sheet
 
 
 def size_of(path: str) -> tuple[int, int]:

@@ -14,26 +14,28 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from blobnet import implementations, layers, tuning
-from blobnet.bench import shapes, tuner
+from blobnet import implementations, layers
+from blobnet.device import tuning
+from blobnet.bench import tuner
+from blobnet.examination import layer_cases
 from blobnet.bench.tuner import Tuner, _Arena, jobs_of
-from blobnet.device import Device
-from blobnet.device_model import GENERIC
+from blobnet.device.device import Device
+from blobnet.hardware.device_model import GENERIC
 from blobnet.errors import BlobnetWarning, BuildError, DeviceError
-from blobnet.executor import plan_for
-from blobnet.graph import Graph, sequential
+from blobnet.execution.executor import plan_for
+from blobnet.network.graph import Graph, sequential
 from blobnet.implementations import tensor
 from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.direct import Direct
-from blobnet.inference import Evaluator
-from blobnet.kernel_call import KernelCall, Tuning
-from blobnet.kernel_source import Definition, Macro
-from blobnet.loader import IndexedReader
+from blobnet.execution.inference import Evaluator
+from blobnet.launch.kernel_call import KernelCall, Tuning
+from blobnet.launch.kernel_source import Definition, Macro
+from blobnet.execution.loader import IndexedReader
 from blobnet.model import Model
-from blobnet.parameters import DeviceParameters
-from blobnet.samples import sources_for
-from blobnet.task import Fault, Task, Way
-from blobnet.tuning import LEVELS, Tunings, Winner
+from blobnet.network.parameters import DeviceParameters
+from blobnet.data.samples import sources_for
+from blobnet.launch.task import Fault, Task, Way
+from blobnet.device.tuning import LEVELS, Tunings, Winner
 from tests.kinds import only, tuning_for
 from tests.shipped import check_shipped
 from tests.small_tiles import SMALL_WARP
@@ -293,7 +295,7 @@ def test_a_kernel_for_gpus_has_one_of_its_name_for_reference(fresh: Device, monk
     for device_class, expected in (("cpu", []), ("gpu", ["fine 1"])):
         settings = dataclasses.replace(fresh.tuning, model=GENERIC[device_class])
         graph = sequential([layers.Input(3, 4, 5), layers.Conv2D(4, 3)])
-        (case,) = (shapes.of_vertex(graph, vertex) for vertex in graph.vertices[1:])
+        (case,) = (layer_cases.of_vertex(graph, vertex) for vertex in graph.vertices[1:])
         problem = tuner._Problem(case, 4, settings)
         task = next(task for task in problem.candidates if task.direction == FORWARD)
         assert [str(item.way) for item in problem.references(task, FINE)] == expected
@@ -302,7 +304,7 @@ def test_a_kernel_for_gpus_has_one_of_its_name_for_reference(fresh: Device, monk
 def test_weights_and_bias_are_both_compared(fresh: Device) -> None:
     settings = dataclasses.replace(fresh.tuning, model=dataclasses.replace(GENERIC["gpu"], compute_units=2))
     graph = sequential([layers.Input(12), layers.Dense(5)])
-    problem = tuner._Problem(shapes.of_vertex(graph, graph.vertices[1]), 4, settings)
+    problem = tuner._Problem(layer_cases.of_vertex(graph, graph.vertices[1]), 4, settings)
     task = next(task for task in problem.candidates if task.direction == BACKWARD_WEIGHTS)
     (way, *_) = [item.way for item in problem.candidates[task] if item.way.variant == "direct"]
     arena = _Arena(fresh, problem, {task: [way]})
@@ -316,7 +318,7 @@ def test_all_ways_write_the_same(kind: str) -> None:
     # NOTE: or tuning takes one for wrong that leaves out what its references make.
     graph = sequential([layers.Input(4, 3, 5), layers.Conv2D(6, 3), layers.Flatten(), layers.Dense(5)])
     for vertex in (graph.vertices[1], graph.vertices[-1]):
-        problem = tuner._Problem(shapes.of_vertex(graph, vertex), 64, tuning_for(kind))
+        problem = tuner._Problem(layer_cases.of_vertex(graph, vertex), 64, tuning_for(kind))
         for candidates in problem.candidates.values():
             written = {
                 item.way: {
@@ -332,7 +334,7 @@ def test_all_ways_write_the_same(kind: str) -> None:
 
 
 def test_scratch_holds_all_parts_of_an_array() -> None:
-    (case,) = shapes.named("16x9x9:16k3p1")
+    (case,) = layer_cases.named("16x9x9:16k3p1")
     problem = tuner._Problem(case, 4, tuning_for("gpu", compute_units=2))
     for candidates in problem.candidates.values():
         calls = next(item for item in candidates if item.way.variant == "winograd2").calls()
@@ -396,7 +398,7 @@ def test_tensor_cores_may_round(
 ) -> None:
     monkeypatch.setitem(tuner.TOLERANCES, "tf32", tolerance)
     tf32 = only(tf32, "tensor")
-    (case,) = shapes.named("50x7x8:40k3p1")
+    (case,) = layer_cases.named("50x7x8:40k3p1")
     problem = tuner._Problem(case, 3, tf32)
     task = next(task for task in problem.candidates if task.direction == FORWARD)
     assert str(task) == "forward 50x7x8:40k3p1 batch 3 tf32"
@@ -414,7 +416,7 @@ def test_tensor_cores_may_round(
 
 
 def test_products_in_fp32_may_not_round_in_tf32_either(tf32: Tuning) -> None:
-    (case,) = shapes.named("50x7x8:40k3p1")
+    (case,) = layer_cases.named("50x7x8:40k3p1")
     for candidates in tuner._Problem(case, 3, tf32).candidates.values():
         assert {item.way.variant for item in candidates if item.precision == "tf32"} == {"tensor"}
         assert {"tiled", "winograd4"} <= {item.way.variant for item in candidates if item.precision == "fp32"}
@@ -483,7 +485,7 @@ def test_suites_and_shapes(run) -> None:
     assert (shown.status, shown.err) == (0, "")
     names = [line.split("  ")[0] for line in shown.out.splitlines() if "not tuned" in line]
     forward = [name.removeprefix("forward ") for name in names if name.startswith("forward ")]
-    assert forward == [f"{case} batch 64" for case in shapes.suite("anchors")]
+    assert forward == [f"{case} batch 64" for case in layer_cases.suite("anchors")]
     assert f"\ntuned: 0 of {len(set(names))} tasks" in shown.out
     for shape in ("2x5x6:4k3s2p1", "7x9:4k5p2"):
         rows = run("tune", shape, "--level", "none", "--inference").out.splitlines()

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import blobnet as bn
-from blobnet.device import Device, choose
+from blobnet.device.device import Device, choose
 from tests.ranks import mpiexec, needs_mpi
 
 #: Each rank finds other memory, as with PoCL, which tells what is free.
@@ -19,7 +19,7 @@ d.readable = lambda size: f"{MPI.COMM_WORLD.rank}.0 B free"
 #: Commands that are run one behind the other.
 COMMANDS = """
 import sys
-from blobnet.cli import main
+from blobnet.command_line.main import main
 for line in sys.argv[1:]:
     assert main(line.split()) == int("bad.npy" in line), line
 """

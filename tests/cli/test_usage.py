@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import __version__, cli, datasets
+from blobnet import __version__, datasets
+from blobnet.command_line import main
 from blobnet.command_line.model_argument import known_models
 from blobnet.optimizers import Optimizer
 
@@ -88,7 +89,7 @@ def test_usage_errors(run, arguments, message) -> None:
     "command", [DIGITS, ["evaluate", "a.h5", "--dataset", "digits"], ["bench", "conv"], ["tune", "lenet5"]]
 )
 def test_a_precision_that_the_device_does_not_have(run, monkeypatch, command) -> None:
-    monkeypatch.setattr("blobnet.device._compute_capability", lambda _: None)
+    monkeypatch.setattr("blobnet.device.device._compute_capability", lambda _: None)
     result = run(*command, "--precision", "tf32")
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(
@@ -124,7 +125,7 @@ def test_help_names_all_that_there_is(run, monkeypatch) -> None:
     text = run("train", "--help").out
     for name in [*known_models(), *datasets.known_names(), *(kind.lower() for kind in Optimizer.kinds)]:
         assert name in text
-    optimizers = next(a for a in cli.make_parser()[1]["train"]._actions if a.dest == "optimizer").choices
+    optimizers = next(a for a in main.make_parser()[1]["train"]._actions if a.dest == "optimizer").choices
     assert sorted(optimizers) == sorted(kind.lower() for kind in Optimizer.kinds)
 
 
@@ -136,7 +137,7 @@ def test_help_names_the_kinds_of_pictures(run, monkeypatch) -> None:
 
 
 def test_every_command_has_its_module() -> None:
-    commands = cli.make_parser()[1]
+    commands = main.make_parser()[1]
     assert list(commands) == [
         "train",
         "evaluate",
@@ -158,7 +159,7 @@ def test_every_command_has_its_module() -> None:
 def test_help_imports_nothing_heavy() -> None:
     code = """
 import sys
-from blobnet.cli import main
+from blobnet.command_line.main import main
 try:
     main(["train", "--help"])
 except SystemExit:
@@ -209,19 +210,19 @@ def test_ctrl_c_anywhere_is_one_line(run, monkeypatch) -> None:
     def interrupt(path: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("blobnet.checkpoint.inspect", interrupt)
+    monkeypatch.setattr("blobnet.files.checkpoint.inspect", interrupt)
     result = run("inspect", "a.h5")
     assert (result.status, result.out, result.err) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize("during", ["blobnet.cli", "blobnet.command_line.devices", "pyopencl"])
+@pytest.mark.parametrize("during", ["blobnet.command_line.main", "blobnet.command_line.devices", "pyopencl"])
 def test_ctrl_c_while_modules_load_is_one_line(during: str) -> None:
     """Also where a library makes another error of it, or none."""
     code = f"""
 import builtins, os, signal, sys
 load = builtins.__import__
 def interrupted(name, *others):
-    if name == {during!r} or (name == "blobnet" and "cli" in (others[2] or ()) and {during!r} == "blobnet.cli"):
+    if name == {during!r} or (name == "blobnet" and "cli" in (others[2] or ()) and {during!r} == "blobnet.command_line.main"):
         try:
             os.kill(os.getpid(), signal.SIGINT)
             for _ in range(1000): pass
@@ -294,14 +295,14 @@ print(*sorted(set(sys.modules) - before))
 """
     # -S: the site's own files may have loaded anything, besides os.
     result = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout == "__future__ blobnet blobnet.__main__ blobnet.interrupt\n"
+    assert result.stdout == "__future__ blobnet blobnet.__main__ blobnet.support.interrupt\n"
 
 
 def test_whoever_ignores_ctrl_c_still_does() -> None:
     code = """
 import os, signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from blobnet.interrupt import at_once
+from blobnet.support.interrupt import at_once
 with at_once():
     os.kill(os.getpid(), signal.SIGINT)
 assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -316,7 +317,7 @@ def test_a_want_of_memory_is_one_line(run, monkeypatch, said: str, received: str
     def fail(path: object) -> str:
         raise MemoryError(*[said] * bool(said))
 
-    monkeypatch.setattr("blobnet.checkpoint.inspect", fail)
+    monkeypatch.setattr("blobnet.files.checkpoint.inspect", fail)
     rule = "error: memory: this machine must have room for the model and its data."
     hint = " Hint: use smaller samples or batches.\n"
     result = run("inspect", "a.h5")
@@ -397,7 +398,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 #: Runs several commands, and prints the status and the last line of each.
 COMMANDS = """
 import contextlib, io, json, sys
-from blobnet.cli import main
+from blobnet.command_line.main import main
 
 for arguments in json.loads(sys.argv[1]):
     said = io.StringIO()

@@ -18,7 +18,7 @@ from blobnet.contraction.lowering import Lowered, lower
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table, evaluate
-from blobnet.device_model import GENERIC, DeviceModel
+from blobnet.hardware.device_model import GENERIC, DeviceModel
 from blobnet.errors import BlobnetWarning, BuildError, ContractionError
 from tests.contraction.conformance import assert_conforms, gathered_program
 from tests.contraction.random_contractions import TERMS, Random, random_contraction
@@ -26,7 +26,7 @@ from tests.contraction.random_schedules import random_schedule
 from tests.contraction.test_fusion import random_text
 
 if TYPE_CHECKING:
-    from blobnet.device import Device
+    from blobnet.device.device import Device
 
 #: Elements of NaN before and after the data and zeros of each tensor.
 MARGIN = 24
@@ -59,7 +59,7 @@ def bound(rng: np.random.Generator, kinds: tuple[str, ...] = EXACT) -> tuple[Ran
 
 def run_lowered(device: Device, lowered: Lowered, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs; sees that nothing but data is written."""
-    from blobnet.contraction.execution import Compiled
+    from blobnet.execution.contractions import Compiled
 
     compiled = Compiled(device, lowered)
     for name, layout in lowered.layouts.items():
@@ -257,7 +257,7 @@ def test_calls_take_integers_and_keep_what_they_compiled(device: Device) -> None
 
 
 def test_a_driver_that_refuses_a_kernel_gets_a_simple_one(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    from blobnet.contraction import execution
+    from blobnet.execution import contractions
 
     kernel = device.kernel
 
@@ -271,7 +271,7 @@ def test_a_driver_that_refuses_a_kernel_gets_a_simple_one(device: Device, monkey
     arrays = {"A": np.arange(12).reshape(3, 4), "B": np.arange(32).reshape(4, 8)}
     vectors = Schedule.parse("tile m 1x1x8; vector m 8")
     with pytest.warns(BlobnetWarning, match="contraction O: .* must build the kernels of the contraction"):
-        compiled = execution.compiled(device, program, lambda table: vectors)
+        compiled = contractions.compiled(device, program, lambda table: vectors)
     np.testing.assert_array_equal(compiled.run(arrays)["O"], arrays["A"] @ arrays["B"])
 
 

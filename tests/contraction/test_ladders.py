@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.bench import shapes
-from blobnet.checkup.reference import convolution as reference
-from blobnet.contraction.execution import Compiled, compiled
+from blobnet.examination import layer_cases
+from blobnet.examination.reference import convolution as reference
+from blobnet.execution.contractions import Compiled, compiled
 from blobnet.contraction.lowering import lower
 from blobnet.contraction.schedule import Schedule, check, prepared
-from blobnet.device import Device
-from blobnet.device_model import GENERIC
+from blobnet.device.device import Device
+from blobnet.hardware.device_model import GENERIC
 from tests.bench import schedules
 from tests.reference.compare import assert_close
 
@@ -36,7 +36,7 @@ ACTIVATIONS = {
 }
 
 
-def expected(seed: str, case: shapes.Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def expected(seed: str, case: layer_cases.Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """What comes before the activation, in float64, units first; from NCHW and OIHW."""
     x, w, bias = arrays["I"], arrays["W"], arrays.get("B")
     if seed == "004":
@@ -55,7 +55,7 @@ def expected(seed: str, case: shapes.Case, arrays: dict[str, np.ndarray]) -> np.
 
 @pytest.mark.parametrize(("seed", "text", "bias", "activation"), CASES)
 def test_every_rung(device: Device, seed: str, text: str, bias: str, activation: str) -> None:
-    case = shapes.parse(text)
+    case = layer_cases.parse(text)
     assert schedules.obstacle(seed, case) is None
     program = schedules.program(seed, case, 3, bias, activation, preactivation=True)
     rng = np.random.default_rng(len(text))
@@ -80,7 +80,7 @@ def test_rounds_of_channels(device: Device, group: int, monkeypatch: pytest.Monk
     """Fewer work-items than there are input units, and less local memory than all of them need."""
     monkeypatch.setattr(schedules, "MOST_ITEMS", group)
     monkeypatch.setattr(schedules, "LOCAL_BYTES", 3000)
-    case = shapes.parse("66x5:3k4p2")
+    case = layer_cases.parse("66x5:3k4p2")
     program = schedules.program("002", case, 2)
     arrays = {tensor.name: np.random.default_rng(0).standard_normal(tensor.shape) for tensor in program.inputs}
     for rung in schedules.rungs("002", case, device.model):
@@ -98,7 +98,7 @@ def test_rounds_of_channels(device: Device, group: int, monkeypatch: pytest.Monk
 
 def kernel(seed: str, text: str, name: str) -> str:
     """The text of a rung's main kernel on a GPU."""
-    case = shapes.parse(text)
+    case = layer_cases.parse(text)
     (rung,) = (rung for rung in schedules.rungs(seed, case, GENERIC["gpu"]) if rung.name == name)
     lowered = lower(schedules.program(seed, case, 1), lambda _: Schedule.parse(rung.schedule))
     return lowered.steps[-1].kernel.text
@@ -134,8 +134,8 @@ def test_the_rungs_are_those_of_the_seeds() -> None:
 
 def test_shares_of_local_memory_fit() -> None:
     """One group's local memory, as check counts it; with twice as much it would not fit."""
-    for text in (*shapes.UNET1D.split(), "1024x120:2k15", "512x7:3k15s2d2p12"):
-        case = shapes.parse(text)
+    for text in (*layer_cases.UNET1D.split(), "1024x120:2k15", "512x7:3k15s2d2p12"):
+        case = layer_cases.parse(text)
         program = schedules.program("002", case, 1)
         for rung in schedules.rungs("002", case, GENERIC["gpu"]):
             schedule = Schedule.parse(rung.schedule)
@@ -156,7 +156,7 @@ def test_shares_of_local_memory_fit() -> None:
     ],
 )
 def test_a_shape_goes_to_the_seeds_that_take_it(seed: str, text: str, reason: str | None) -> None:
-    assert schedules.obstacle(seed, shapes.parse(text)) == reason
+    assert schedules.obstacle(seed, layer_cases.parse(text)) == reason
 
 
 def test_the_script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
@@ -169,7 +169,7 @@ def test_the_script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     assert max(map(len, lines)) <= 400
     for seed, text in (("000", "4x7:5k3p1"), ("002", "4x7:5k3p1"), ("000", "4x5x5:16k13p6")):
         first = lines.index(f"seed {seed}, {schedules.TITLES[seed]}: {text}, batch 1")
-        case = shapes.parse(text)
+        case = layer_cases.parse(text)
         work = case.work("forward", 1)
         assert lines[first + 1].startswith(f"{work.flops / 1e6:.4g} MFLOP, {work.bytes / 1e6:.4g} MB, in theory ")
         rows = [line[2:24].strip() for line in lines[first + 3 :] if line.startswith("  ") and line[2] != " "]
@@ -184,5 +184,5 @@ def test_the_script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
 
 
 def work_of(text: str) -> tuple[int, int]:
-    work = shapes.parse(text).work("forward", 1)
+    work = layer_cases.parse(text).work("forward", 1)
     return work.flops, work.bytes

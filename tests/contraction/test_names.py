@@ -13,7 +13,7 @@ import blobnet as bn
 from blobnet import layers
 from blobnet.contraction import function
 from blobnet.contraction.derivatives import delta_names, differentiate
-from blobnet.contraction.execution import Compiled
+from blobnet.execution.contractions import Compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.lowering import lower
 from blobnet.contraction.reference import run
@@ -21,7 +21,7 @@ from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.table import Table
 
 if TYPE_CHECKING:
-    from blobnet.device import Device
+    from blobnet.device.device import Device
 
 TEXT = "R[n, o, x : 2, 8, 12] = +(I[n, i, x + a] * W[o, i, a])"
 SHAPES = {"I": (2, 8, 14), "W": (8, 8, 3)}

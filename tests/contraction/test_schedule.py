@@ -14,7 +14,7 @@ from blobnet.contraction.lowering import grouped, laid_out
 from blobnet.contraction.schedule import Schedule, borders, can_be_cheap, check, combining, local_tiles, prepared
 from blobnet.contraction.search import best_schedule, search
 from blobnet.contraction.table import Table, flatten
-from blobnet.device_model import GENERIC, DeviceModel
+from blobnet.hardware.device_model import GENERIC, DeviceModel
 from blobnet.errors import OptionError
 from tests.contraction.random_schedules import proposal
 

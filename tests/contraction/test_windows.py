@@ -9,7 +9,7 @@ from blobnet.contraction import analysis, function, reference
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Statement
 from blobnet.contraction.phases import disjoint, gathered
-from blobnet.geometry import WindowAxis
+from blobnet.memory.windows import WindowAxis
 from tests.contraction.conformance import gathered_program
 from tests.contraction.test_loops import nest
 

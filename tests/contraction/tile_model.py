@@ -13,7 +13,7 @@ import heapq
 import math
 from dataclasses import dataclass
 
-from blobnet.blob import FLOAT32
+from blobnet.memory.blob import FLOAT32
 from blobnet.contraction.table import Operand, Table
 
 Tile = tuple[int, ...]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from blobnet.cache import has_room, is_usable, make_folder, read_entry, write_entry
-from blobnet.device import _SYSTEM_VENDORS, _intel_runtime, choose, devices
+from blobnet.support.user_cache import has_room, is_usable, make_folder, read_entry, write_entry
+from blobnet.device.device import _SYSTEM_VENDORS, _intel_runtime, choose, devices
 from blobnet.errors import BlobnetWarning
 
 #: A little of what is cached: programs, schedules of the compiler, what pyopencl keeps.
@@ -93,8 +93,8 @@ def test_flipped_bits_in_programs_are_found_and_mended(warm: tuple[Path, str]) -
 
 #: Keeps what was found of the device, as commands do that measure it.
 MEASURED = """
-from blobnet.device import choose
-from blobnet.tuning import Tunings
+from blobnet.device.device import choose
+from blobnet.device.tuning import Tunings
 Tunings(choose().identity).record_speeds(flops=1e12, bandwidth=1e11)
 """
 #: What a disk, a copy or a stranger makes of a file.
@@ -260,7 +260,7 @@ def test_folders_that_others_may_write_to(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_devices_without_a_cache_share_what_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And with it the processes that build, of which there would be more with every device."""
-    from blobnet.device import Device
+    from blobnet.device.device import Device
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -273,7 +273,7 @@ def test_devices_without_a_cache_share_what_is_built(tmp_path: Path, monkeypatch
 DRIVERS = """
 import sys
 from pathlib import Path
-from blobnet import device
+from blobnet.device import device
 device._SYSTEM_VENDORS = Path(sys.argv[1])
 print(*sorted(f"{found.platform}: {found.name}" for found in device.devices()), sep="\\n", file=sys.stderr)
 """

@@ -17,9 +17,9 @@ import blobnet as bn
 from blobnet import datasets, layers
 from blobnet.callbacks import Callback
 from blobnet.datasets import image_folder, source, user_data
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError
-from blobnet.trainer import Progress
+from blobnet.training.trainer import Progress
 from tests.cli.conftest import NET
 from tests.tiny import share_of_memory
 from tests.unit.test_stored_arrays import write
@@ -119,8 +119,8 @@ def test_files_that_change_between_epochs(
 #: ``blobnet`` that reads each batch from its file, however small that is.
 STREAMED = """
 import sys
-from blobnet import loader
-from blobnet.cli import main
+from blobnet.execution import loader
+from blobnet.command_line.main import main
 from blobnet.datasets import image_folder, source, user_data
 for module in (source, user_data, image_folder):
     module.KEPT_BYTES = 0

@@ -15,7 +15,7 @@ import os, signal, sys, threading
 import numpy as np
 import blobnet as bn
 from blobnet import layers
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import DeviceError
 model = bn.Sequential([layers.Input(8), layers.Dense(4)], seed=1)
 x = np.ones((300, 8), np.float32)

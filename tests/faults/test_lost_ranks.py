@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from blobnet import heartbeat, layers, loader
+from blobnet import layers
+from blobnet.parallel import heartbeat
+from blobnet.execution import loader
 from blobnet.callbacks import Callback, Checkpoint
-from blobnet.cli import main
-from blobnet.device import Device
+from blobnet.command_line.main import main
+from blobnet.device.device import Device
 from blobnet.model import Sequential, load
 from blobnet.optimizers import SGD
-from blobnet.parallel import World
+from blobnet.parallel.world import World
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import digits
 
@@ -85,8 +87,8 @@ def train(kind: str, path: str, at_fault: int) -> None:
 TOLD = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from blobnet.cli import main
-from blobnet.parallel import World
+from blobnet.command_line.main import main
+from blobnet.parallel.world import World
 
 def tell():
     while not Path("a.h5").exists():
@@ -119,10 +121,10 @@ def test_sigterm_on_one_rank_saves_and_ends_all(
 #: ``blobnet train`` on ranks of which one loses its device in a step.
 LOST = """
 import sys
-from blobnet import training_step
-from blobnet.cli import main
+from blobnet.training import training_step
+from blobnet.command_line.main import main
 from blobnet.errors import DeviceError
-from blobnet.parallel import World
+from blobnet.parallel.world import World
 
 update = training_step.TrainingStep.update
 

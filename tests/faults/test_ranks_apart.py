@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from blobnet import heartbeat
-from blobnet.device import Device
+from blobnet.parallel import heartbeat
+from blobnet.device.device import Device
 from tests.ranks import mpiexec, needs_mpi
 
 #: What is in front of all: a training of two ranks, of which ``mine`` is the one that is not as the other.
 START = """
 import atexit, os, signal, sys, time
-from blobnet import heartbeat, training_step
+from blobnet.parallel import heartbeat
+from blobnet.training import training_step
 from blobnet.callbacks import Callback
-from blobnet.parallel import World
+from blobnet.parallel.world import World
 from tests.faults.test_lost_ranks import SETTINGS, X, Y, network
 
 heartbeat.SILENCE, heartbeat.INTERVAL, heartbeat.PATIENCE = 2.0, 0.2, 1.0
@@ -58,7 +59,7 @@ fit()
 #: Before START, which begins MPI.
 BEFORE_MPI = """
 import os, sys
-from blobnet import heartbeat
+from blobnet.parallel import heartbeat
 heartbeat.SILENCE, heartbeat.INTERVAL, heartbeat.PATIENCE = 2.0, 0.2, 1.0
 if os.environ["PMI_RANK"] == sys.argv[1]:
     {}
@@ -236,9 +237,9 @@ def test_nobody_is_blamed(device: Device, tmp_path: Path, code: str, rank: int) 
 #: ``blobnet train`` on ranks of which one hangs in a step.
 HANGS = f"""
 import sys, time
-from blobnet import training_step
-from blobnet.cli import main
-from blobnet.parallel import World
+from blobnet.training import training_step
+from blobnet.command_line.main import main
+from blobnet.parallel.world import World
 mine = World.current().rank == 1
 {HANG}
 sys.exit(main("train lenet5 --dataset digits --batch-size 512 --epochs 9 --timeout 3 --output a.h5".split()))

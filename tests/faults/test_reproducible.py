@@ -15,7 +15,7 @@ import blobnet as bn
 from blobnet import layers
 from blobnet.callbacks import Checkpoint
 from blobnet.datasets.image_folder import read_image_folder
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.planning import make_plan
 from blobnet.planning.plan import plan_of
 from tests.tiny import share_of_memory
@@ -94,7 +94,7 @@ def test_the_same_file_however_samples_come_and_memory_is_used(train, monkeypatc
         return plans[-1]
 
     buffers = len(make_plan(network().graph, 4, loss=bn.losses.CrossEntropy(), training=True).buffers)
-    monkeypatch.setattr("blobnet.executor.plan_of", apart)
+    monkeypatch.setattr("blobnet.execution.executor.plan_of", apart)
     assert train() == wanted
     assert len(plans[0].buffers) > buffers, "no memory was used twice"
 

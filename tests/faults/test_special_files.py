@@ -22,7 +22,10 @@ import os, sys, warnings
 from pathlib import Path
 import numpy as np
 import blobnet as bn
-from blobnet import cache, files, layers, tuning
+from blobnet import layers
+from blobnet.support import user_cache as cache
+from blobnet.files import atomic as files
+from blobnet.device import tuning
 from blobnet.contraction import remembered
 from blobnet.datasets.pictures import image_size, read_image
 from blobnet.datasets.user_data import read_samples

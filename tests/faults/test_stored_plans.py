@@ -10,18 +10,21 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import executor, layers, stored_plans, tuning
-from blobnet.device import Device
+from blobnet import layers
+from blobnet.execution import executor
+from blobnet.planning import plan_cache
+from blobnet.device import tuning
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning
-from blobnet.executor import plan_for
+from blobnet.execution.executor import plan_for
 from blobnet.planning.plan import plan_of
-from blobnet.task import Fault, Way
+from blobnet.launch.task import Fault, Way
 
 
 @pytest.fixture
 def fresh(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
     """A device of which nothing is known."""
-    monkeypatch.setattr(stored_plans, "_files", lambda: (("a file", 1, 2),))
+    monkeypatch.setattr(plan_cache, "_files", lambda: (("a file", 1, 2),))
     monkeypatch.setattr(tuning, "_folder", lambda: tmp_path / "tunings")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "one driver").mkdir()
@@ -105,6 +108,6 @@ def test_a_damaged_plan_and_one_of_other_files(
     assert len(planned) == 2
     assert plan_for(another(fresh), graph, 2) == wanted
     assert len(planned) == 2, "it was mended"
-    monkeypatch.setattr(stored_plans, "_files", lambda: (("a file", 1, 3),))
+    monkeypatch.setattr(plan_cache, "_files", lambda: (("a file", 1, 3),))
     assert plan_for(another(fresh), graph, 2) == wanted
     assert len(planned) == 3

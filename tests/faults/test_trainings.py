@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import blobnet as bn
-from blobnet import files
+from blobnet.files import atomic
 from tests.cli.conftest import NET
 
 #: Kills of the test of kills; a hundred on demand.
@@ -81,7 +81,7 @@ def test_a_lock_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
     """Somebody may have put it into the folder, so that a training writes over another file of its user's."""
     (tmp_path / "precious").write_text("mine")
     (tmp_path / ".a.h5.lock").symlink_to("precious")
-    with files.held(tmp_path / "a.h5"):
+    with atomic.held(tmp_path / "a.h5"):
         assert (tmp_path / "precious").read_text() == "mine"
     assert (tmp_path / "precious").read_text() == "mine"
 
@@ -203,7 +203,7 @@ def test_sigterm_saves_and_ends_with_its_status(folder: Path) -> None:
 
 FIRST_OF_A_CONTAINER = """
 import os, signal, sys
-from blobnet import interrupt
+from blobnet.support import interrupt
 with interrupt.at_once():
     {body}
 """
@@ -228,12 +228,12 @@ def test_sigterm_is_heard_by_the_first_process_of_a_container(body: str) -> None
 def test_what_a_killed_process_of_the_same_number_left_is_removed(tmp_path: Path) -> None:
     left = tmp_path / f".a.h5.{os.getpid()}-01234567.tmp"
     left.touch()
-    files._UNDER_WAY.add(under_way := f".a.h5.{os.getpid()}-76543210.tmp")
+    atomic._UNDER_WAY.add(under_way := f".a.h5.{os.getpid()}-76543210.tmp")
     (tmp_path / under_way).touch()
     try:
-        files.write(tmp_path / "a.h5", b"image")
+        atomic.write(tmp_path / "a.h5", b"image")
     finally:
-        files._UNDER_WAY.discard(under_way)
+        atomic._UNDER_WAY.discard(under_way)
     assert sorted(path.name for path in tmp_path.iterdir()) == [under_way, "a.h5"]
 
 

@@ -39,7 +39,7 @@ import numpy as np
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.cache import cache_folder, make_folder, read_entry, write_entry
+from blobnet.support.user_cache import cache_folder, make_folder, read_entry, write_entry
 from blobnet.contraction import function, remembered
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import scheduled
@@ -48,11 +48,11 @@ from blobnet.contraction.source import generate
 from blobnet.contraction.table import Table, flatten
 from blobnet.datasets.image_folder import CLASS_FILE, CLASS_INDEX, _listed_classes, read_picture_table
 from blobnet.datasets.user_data import read_samples
-from blobnet.device import Device
-from blobnet.device_model import HOST
+from blobnet.device.device import Device
+from blobnet.hardware.device_model import HOST
 from blobnet.errors import BlobnetError
-from blobnet.task import Fault, Task, Way
-from blobnet.tuning import Tunings, Winner
+from blobnet.launch.task import Fault, Task, Way
+from blobnet.device.tuning import Tunings, Winner
 from tests.interop.networks import keras_2
 
 #: Where the lines are that guide the changes.
@@ -350,7 +350,7 @@ def _onnx_load(path: Path) -> object:
 
 
 def _hdf5_seeds() -> Iterable[bytes]:
-    from blobnet.checkpoint import ModelFile, TrainingState, save
+    from blobnet.files.checkpoint import ModelFile, TrainingState, save
 
     model = small_model()
     state = TrainingState(3, 7, 5, {"kind": "SGD", "config": {}}, {"velocity": np.zeros(9, np.float32)}, {"a": [1]})

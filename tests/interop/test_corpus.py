@@ -19,7 +19,7 @@ FILES = sorted(path.name for path in fuzz.CORPUS.iterdir())
 
 @pytest.fixture(autouse=True)
 def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blobnet.device.Device.__init__", fuzz.refused)
+    monkeypatch.setattr("blobnet.device.device.Device.__init__", fuzz.refused)
 
 
 @pytest.fixture(autouse=True)

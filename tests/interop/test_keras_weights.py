@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import hdf5, layers
+from blobnet import layers
+from blobnet.files import hdf5
 from blobnet.errors import FileError, OptionError, ShapeError
 from blobnet.interop import keras_files
 from tests.interop.damage import refusals

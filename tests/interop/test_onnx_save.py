@@ -19,7 +19,7 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.bench.torch_twin import Twin
-from blobnet.blob import Shape
+from blobnet.memory.blob import Shape
 from blobnet.command_line.model_argument import known_models
 from blobnet.errors import FileError, OptionError
 from blobnet.layers.activation import ACTIVATIONS

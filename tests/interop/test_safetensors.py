@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import initializers, layers
+from blobnet import layers
+from blobnet.layers import initializers
 from blobnet.command_line.model_argument import find_model, known_models
 from blobnet.errors import FileError, OptionError, ShapeError
 from blobnet.interop import torch_names

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from blobnet import kernel_source
-from blobnet.blob import Shape
-from blobnet.checkup.bench import Arrangement, Bench, make_problem
-from blobnet.checkup.checks import one_of
-from blobnet.device import Device
-from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.launch import kernel_source
+from blobnet.memory.blob import Shape
+from blobnet.examination.measured import Arrangement, Bench, make_problem
+from blobnet.examination.checks import one_of
+from blobnet.device.device import Device
+from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer
 from tests.kinds import tuning_for
 

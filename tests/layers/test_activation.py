@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet.blob import Shape
-from blobnet.checkup.bench import in_memory
-from blobnet.checkup.reference import activation as reference
-from blobnet.device import Device
+from blobnet.memory.blob import Shape
+from blobnet.examination.measured import in_memory
+from blobnet.examination.reference import activation as reference
+from blobnet.device.device import Device
 from blobnet.errors import OptionError
 from blobnet.layers import Activation
 from blobnet.layers.activation import ACTIVATIONS

@@ -12,7 +12,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.blob import Shape
+from blobnet.memory.blob import Shape
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "adding_a_layer.md").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from blobnet.builtins import WITHOUT_HEADER, declared
-from blobnet.device import Device
+from blobnet.device.builtins import WITHOUT_HEADER, declared
+from blobnet.device.device import Device
 from blobnet.errors import BuildError
 
 KERNELS = Path(__file__).parents[2] / "kernels"

@@ -10,9 +10,9 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.bundle import bundled
-from blobnet.cache import write_entry
-from blobnet.device import Device
+from blobnet.device.bundle import bundled
+from blobnet.support.user_cache import write_entry
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning
 from blobnet.implementations import IMPLEMENTATIONS
 from tests.kinds import tuning_for

@@ -9,10 +9,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from blobnet import cellwise, layers
-from blobnet.blob import Shape
+from blobnet import layers
+from blobnet.launch import elementwise
+from blobnet.memory.blob import Shape
 from blobnet.checkup.chains import LINKS, MODES, PREDICTION, ChainCheck, chains, checks_of_chains, examine_chains
-from blobnet.device import Device
+from blobnet.device.device import Device
 
 SHAPES = [Shape(5), Shape(5, 1, 1), Shape(3, 7), Shape(3, 4, 5), Shape(2, 3, 2, 4)]
 
@@ -54,15 +55,15 @@ def test_numbers_of_other_units_are_found(device: Device, monkeypatch: pytest.Mo
 
     def rows(*arguments: object, **named: object) -> object:
         kernel, label, blobs, tuning, steps, macros = (*arguments, *named.values(), (), None)[:6]
-        call = cellwise.row_call(kernel, label, blobs, tuning, (), macros)  # type: ignore[arg-type]
-        return cellwise.with_epilogue(call, steps)  # type: ignore[arg-type]
+        call = elementwise.row_call(kernel, label, blobs, tuning, (), macros)  # type: ignore[arg-type]
+        return elementwise.with_epilogue(call, steps)  # type: ignore[arg-type]
 
     (check, _) = checks_of_chains(thorough=False, seed=0)
     monkeypatch.setattr(layers.activation, "row_call", rows)
     refused = examine_chains(device, check)
     assert refused.verdict == "not built"
     assert "a kernel must write the units for which its epilogue has numbers" in refused.note
-    monkeypatch.setattr(cellwise, "_check_units", lambda call, steps: None)
+    monkeypatch.setattr(elementwise, "_check_units", lambda call, steps: None)
     finding = examine_chains(device, check)
     assert finding.verdict == "wrong"
     assert finding.error is not None

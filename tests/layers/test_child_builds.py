@@ -21,19 +21,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import Sequential, building, child_builds, layers, tuning
-from blobnet import device as devices
-from blobnet.cache import cache_folder, write_entry
-from blobnet.child import Child
-from blobnet.device import Device, Trial
+from blobnet import Sequential, layers
+from blobnet.support import build_progress
+from blobnet.device import child_builds
+from blobnet.device import tuning
+from blobnet.device import device as devices
+from blobnet.support.user_cache import cache_folder, write_entry
+from blobnet.support.child_process import Child
+from blobnet.device.device import Device, Trial
 from blobnet.errors import BlobnetWarning, BuildError
 from blobnet.planning import make_plan
-from blobnet.task import Fault, Way
+from blobnet.launch.task import Fault, Way
 
 #: A child whose compiler fails on some sources.
 FAULTY = """
 import json, os, signal, sys; sys.path[:] = json.loads(sys.argv[1])
-from blobnet import device
+from blobnet.device import device
 compile, built = device.Device._compile, []
 def faulty(self, source, digest):
     if {condition}:
@@ -48,7 +51,7 @@ device.build_for_parent(sys.argv[2])
 #: A child that dies where it launches one of two kernels.
 FATAL_LAUNCH = """
 import json, os, signal, sys; sys.path[:] = json.loads(sys.argv[1])
-from blobnet import device
+from blobnet.device import device
 launch = device.Device._try
 def fatal(self, program, trial):
     if trial.entry == "fall":
@@ -211,7 +214,7 @@ def test_a_terminal_sees_how_far_building_is(fresh: Device, monkeypatch: pytest.
         return "\n".join(written)
 
     terminal = Terminal()
-    monkeypatch.setattr(building, "sys", SimpleNamespace(stderr=terminal))
+    monkeypatch.setattr(build_progress, "sys", SimpleNamespace(stderr=terminal))
     model = Sequential([layers.Input(3), layers.Dense(2)])
     x, y = np.zeros((4, 3), np.float32), np.zeros(4, np.int32)
     model.predict(x, device=fresh)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from blobnet import Sequential
-from blobnet.blob import Shape
-from blobnet.checkup.bench import Arrangement, Bench, finishing
-from blobnet.checkup.checks import one_of
-from blobnet.checkup.layer_references import arguments, reference_of, sides
-from blobnet.device import Device
+from blobnet.memory.blob import Shape
+from blobnet.examination.measured import Arrangement, Bench, finishing
+from blobnet.examination.checks import one_of
+from blobnet.examination.layer_references import arguments, reference_of, sides
+from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
-from blobnet.graph import from_nodes
+from blobnet.network.graph import from_nodes
 from blobnet.implementations.base import FORWARD
 from blobnet.implementations.blocking import reads
-from blobnet.kernel_call import Tuning
+from blobnet.launch.kernel_call import Tuning
 from blobnet.layers import Activation, Conv1D, Conv2D, Input
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.planning import make_plan

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from blobnet import layers
-from blobnet.blob import Shape
-from blobnet.device import Device
-from blobnet.geometry import PhaseAxis, WindowAxis
-from blobnet.graph import from_nodes
+from blobnet.memory.blob import Shape
+from blobnet.device.device import Device
+from blobnet.memory.windows import PhaseAxis, WindowAxis
+from blobnet.network.graph import from_nodes
 from blobnet.implementations import blocks
 from blobnet.implementations.tile import Tile
 from blobnet.layers import Conv1D, Conv2D

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from blobnet.blob import Shape
-from blobnet.checkup.bench import Arrangement
-from blobnet.device import Device
+from blobnet.memory.blob import Shape
+from blobnet.examination.measured import Arrangement
+from blobnet.device.device import Device
 from blobnet.layers import Conv1D, Conv2D
 from tests.kinds import tuning_for
 from tests.layers.test_convolution import contract

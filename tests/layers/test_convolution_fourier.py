@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from blobnet.blob import Shape
-from blobnet.device import Device
+from blobnet.memory.blob import Shape
+from blobnet.device.device import Device
 from blobnet.implementations import fourier, winograd
 from blobnet.implementations.tile import Tile
 from blobnet.layers import Conv2D

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from blobnet import layers
-from blobnet.blob import Shape
-from blobnet.checkup import bench as layer_bench
-from blobnet.device import Device
-from blobnet.graph import from_nodes
-from blobnet.kernel_call import KernelCall
+from blobnet.memory.blob import Shape
+from blobnet.examination import measured as layer_bench
+from blobnet.device.device import Device
+from blobnet.network.graph import from_nodes
+from blobnet.launch.kernel_call import KernelCall
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.layers.base import Site
 from blobnet.losses import MeanSquaredError

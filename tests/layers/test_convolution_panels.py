@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from blobnet.blob import Shape
-from blobnet.checkup import bench as layer_bench
-from blobnet.device import Device
+from blobnet.memory.blob import Shape
+from blobnet.examination import measured as layer_bench
+from blobnet.device.device import Device
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.layers.base import Site
 from tests.kinds import tuning_for

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blobnet.blob import Shape
-from blobnet.device import Device
+from blobnet.memory.blob import Shape
+from blobnet.device.device import Device
 from blobnet.layers import Conv1D, Conv2D
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from blobnet import layers
-from blobnet.blob import FLOAT16, FLOAT32, Shape, StorageType
-from blobnet.device import Device
-from blobnet.graph import from_nodes
+from blobnet.memory.blob import FLOAT16, FLOAT32, Shape, StorageType
+from blobnet.device.device import Device
+from blobnet.network.graph import from_nodes
 from blobnet.implementations import strip, tiled
 from blobnet.implementations.base import BACKWARD_WEIGHTS, DIRECTIONS, FORWARD
 from blobnet.implementations.tile import Tile

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from blobnet import layers
-from blobnet.blob import Shape
-from blobnet.device import Device
-from blobnet.graph import from_nodes
+from blobnet.memory.blob import Shape
+from blobnet.device.device import Device
+from blobnet.network.graph import from_nodes
 from blobnet.implementations import winograd
 from blobnet.implementations.base import Implementation
 from blobnet.implementations.operation import Operation

@@ -13,13 +13,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from blobnet import Sequential, layers, opencl
-from blobnet import device as devices
-from blobnet.device import BATCHES_AHEAD, Device, Feed
-from blobnet.device_model import Answers, model_of
+from blobnet import Sequential, layers
+from blobnet.device import opencl
+from blobnet.device import device as devices
+from blobnet.device.device import BATCHES_AHEAD, Device, Feed
+from blobnet.hardware.device_model import Answers, model_of
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError
 from blobnet.optimizers import Adam
-from blobnet.recent import Recent
+from blobnet.support.lru import Recent
 
 GOOD = "__kernel void good(__global int *values) { values[get_global_id(0)] = 7; }"
 

@@ -13,29 +13,35 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import executor, kernel_source, layers, tuning
-from blobnet.blob import Shape
-from blobnet.checkup import checks, children, doctor, verification
-from blobnet.checkup.checks import Check, check_of_way, checks_of_implementations, checks_of_layers
-from blobnet.checkup.children import examine_all
-from blobnet.checkup.examination import Finding, examine
+from blobnet import layers
+from blobnet.execution import executor
+from blobnet.launch import kernel_source
+from blobnet.device import tuning
+from blobnet.memory.blob import Shape
+from blobnet.checkup import doctor
+from blobnet.examination import checks
+from blobnet.examination import children
+from blobnet.examination import verification
+from blobnet.examination.checks import Check, check_of_way, checks_of_implementations, checks_of_layers
+from blobnet.examination.children import examine_all
+from blobnet.examination.examination import Finding, examine
 from blobnet.checkup.steps import StepCheck, checks_of_steps, examine_steps
-from blobnet.cli import main
-from blobnet.device import Device
+from blobnet.command_line.main import main
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning
 from blobnet.implementations import IMPLEMENTATIONS
-from blobnet.kernel_call import Tuning
+from blobnet.launch.kernel_call import Tuning
 from blobnet.losses import Loss
 from blobnet.optimizers import Optimizer
 from blobnet.planning import Plan, make_plan
-from blobnet.task import Fault, Task, Way
-from blobnet.tuning import Tunings, Winner
+from blobnet.launch.task import Fault, Task, Way
+from blobnet.device.tuning import Tunings, Winner
 from tests.kinds import tuning_for
 
 #: A child whose kernel file has another text.
 FAULTY = """
 import json, sys; sys.path[:] = json.loads(sys.argv[1])
-from blobnet import kernel_source
+from blobnet.launch import kernel_source
 load = kernel_source.load
 def patched(name):
     if name != {kernel!r}:
@@ -145,7 +151,7 @@ def test_what_differs_from_run_to_run(host: Device, monkeypatch: pytest.MonkeyPa
     """By a bit of one number."""
     before_serving(
         monkeypatch,
-        "from blobnet.checkup.bench import Bench; run = Bench.run\n"
+        "from blobnet.examination.measured import Bench; run = Bench.run\n"
         "def noisy(self, phase, *, debug):\n"
         "    run(self, phase, debug=debug)\n"
         "    self._data(self.output)[0, 0].view('u4')[...] ^= not debug\n"

@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import graph, layers, losses, planning
-from blobnet.blob import FloatArray, Shape
-from blobnet.checkup.reference import dropout
-from blobnet.device import Device
+from blobnet import layers, losses, planning
+from blobnet.network import graph
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.examination.reference import dropout
+from blobnet.device.device import Device
 from blobnet.errors import OptionError
-from blobnet.executor import Executor
-from blobnet.kernel_call import Batch, Tuning
+from blobnet.execution.executor import Executor
+from blobnet.launch.kernel_call import Batch, Tuning
 from blobnet.layers import Dropout, StochasticDepth
 from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract

@@ -8,14 +8,14 @@ import zlib
 import numpy as np
 import pytest
 
-from blobnet.blob import BlobLayout, Shape
-from blobnet.cellwise import PER_UNIT, SUM, Step, row_call, with_epilogue
-from blobnet.checkup.bench import BLOB_LINKS, Arrangement, Bench, function_step, make_problem
-from blobnet.checkup.layer_references import Float64Array
-from blobnet.device import Device
+from blobnet.memory.blob import BlobLayout, Shape
+from blobnet.launch.elementwise import PER_UNIT, SUM, Step, row_call, with_epilogue
+from blobnet.examination.measured import BLOB_LINKS, Arrangement, Bench, function_step, make_problem
+from blobnet.examination.layer_references import Float64Array
+from blobnet.device.device import Device
 from blobnet.errors import KernelError
-from blobnet.kernel_call import Array, Blob, Tuning, cell_call
-from blobnet.kernel_source import load
+from blobnet.launch.kernel_call import Array, Blob, Tuning, cell_call
+from blobnet.launch.kernel_source import load
 from blobnet.layers import (
     Activation,
     Add,

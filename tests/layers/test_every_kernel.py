@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from blobnet import weight_buffers
-from blobnet.blob import BlobLayout, Shape
+from blobnet.training import weight_buffers
+from blobnet.memory.blob import BlobLayout, Shape
 from blobnet.implementations import IMPLEMENTATIONS
-from blobnet.kernel_call import Blob, KernelCall, Tuning
-from blobnet.kernel_source import all_kernels, load
+from blobnet.launch.kernel_call import Blob, KernelCall, Tuning
+from blobnet.launch.kernel_source import all_kernels, load
 from blobnet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -21,8 +21,8 @@ from blobnet.losses import (
     MeanAbsoluteError,
     MeanSquaredError,
 )
-from blobnet.parameters import parameter_table
-from blobnet.patterns import frozen_parameters
+from blobnet.network.parameters import parameter_table
+from blobnet.network.patterns import frozen_parameters
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.blob import Shape
-from blobnet.checkup.bench import in_memory
-from blobnet.device import Device
+from blobnet.memory.blob import Shape
+from blobnet.examination.measured import in_memory
+from blobnet.device.device import Device
 from blobnet.errors import OptionError
 from blobnet.layers import Input
 from tests.kinds import tuning_for

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from blobnet.blob import Shape
-from blobnet.device import Device
+from blobnet.memory.blob import Shape
+from blobnet.device.device import Device
 from blobnet.errors import ShapeError
-from blobnet.kernel_call import Tuning
+from blobnet.launch.kernel_call import Tuning
 from blobnet.layers import Add, Concat, Flatten
 from blobnet.layers.base import Layer
 from tests.kinds import tuning_for

@@ -12,16 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import Model, Sequential, graph, layers, load
-from blobnet.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Shape, StorageType
-from blobnet.checkup.bench import bits, in_memory, poison
-from blobnet.checkup.reference import losses as reference
-from blobnet.device import Device
+from blobnet import Model, Sequential, layers, load
+from blobnet.network import graph
+from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Shape, StorageType
+from blobnet.examination.measured import bits, in_memory, poison
+from blobnet.examination.reference import losses as reference
+from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
-from blobnet.executor import Executor
-from blobnet.graph import Graph
-from blobnet.inference import metrics_of
-from blobnet.kernel_call import Batch, Blob
+from blobnet.execution.executor import Executor
+from blobnet.network.graph import Graph
+from blobnet.execution.inference import metrics_of
+from blobnet.launch.kernel_call import Batch, Blob
 from blobnet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -34,7 +35,7 @@ from blobnet.losses import (
     MeanSquaredError,
 )
 from blobnet.optimizers import SGD
-from blobnet.parameters import ParameterTable
+from blobnet.network.parameters import ParameterTable
 from blobnet.planning import Buffer, Plan, make_plan
 from tests.kinds import kind_of, tuning_for
 from tests.reference.compare import assert_close

@@ -12,12 +12,12 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.blob import Shape
-from blobnet.checkup.bench import Arrangement
+from blobnet.memory.blob import Shape
+from blobnet.examination.measured import Arrangement
 from blobnet.contraction import Function
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, ContractionError, FileError, OptionError, ShapeError
-from blobnet.executor import Executor
+from blobnet.execution.executor import Executor
 from blobnet.layers.activation import ACTIVATIONS, Activation
 from blobnet.layers.lowered import spelled_out
 from blobnet.losses import CrossEntropy

@@ -9,14 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import graph, kernel_source, layers, losses, planning
-from blobnet.blob import FLOAT32, FloatArray, Shape, StorageType
-from blobnet.checkup.bench import Arrangement
-from blobnet.checkup.reference import activation, normalization
-from blobnet.device import Device
+from blobnet import layers, losses, planning
+from blobnet.network import graph
+from blobnet.launch import kernel_source
+from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
+from blobnet.examination.measured import Arrangement
+from blobnet.examination.reference import activation, normalization
+from blobnet.device.device import Device
 from blobnet.errors import OptionError
-from blobnet.executor import Executor
-from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.execution.executor import Executor
+from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.layers import Activation, BatchNorm
 from blobnet.layers import normalization as normalization_layer
 from blobnet.layers.activation import ACTIVATIONS

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.blob import Shape
-from blobnet.device import Device
+from blobnet.memory.blob import Shape
+from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.layers.lowered import Lowered
 from tests.kinds import tuning_for

@@ -7,8 +7,8 @@ import copy
 import numpy as np
 import pytest
 
-from blobnet.blob import Padding
-from blobnet.device import Device
+from blobnet.memory.blob import Padding
+from blobnet.device.device import Device
 from blobnet.losses import CrossEntropy
 from blobnet.planning import make_plan
 from tests.kinds import as_gpu, tuning_for

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.blob import FloatArray, Shape
-from blobnet.checkup.bench import Arrangement, Bench, make_problem
-from blobnet.checkup.layer_references import Pool, of_pool, window
-from blobnet.checkup.reference import pooling
-from blobnet.checkup.reference.windows import Sides
-from blobnet.device import Device
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.examination.measured import Arrangement, Bench, make_problem
+from blobnet.examination.layer_references import Pool, of_pool, window
+from blobnet.examination.reference import pooling
+from blobnet.examination.reference.windows import Sides
+from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
-from blobnet.graph import sequential
-from blobnet.kernel_call import Tuning
+from blobnet.network.graph import sequential
+from blobnet.launch.kernel_call import Tuning
 from blobnet.layers import (
     AveragePool1D,
     AveragePool2D,

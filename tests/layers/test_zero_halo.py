@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blobnet.blob import BlobLayout, Halo, Padding, Shape
-from blobnet.checkup.bench import poison
-from blobnet.device import Device
-from blobnet.executor import Executor
-from blobnet.graph import Graph
-from blobnet.kernel_call import Blob
-from blobnet.parameters import READ_OVERRUN, ParameterTable
+from blobnet.memory.blob import BlobLayout, Halo, Padding, Shape
+from blobnet.examination.measured import poison
+from blobnet.device.device import Device
+from blobnet.execution.executor import Executor
+from blobnet.network.graph import Graph
+from blobnet.launch.kernel_call import Blob
+from blobnet.network.parameters import READ_OVERRUN, ParameterTable
 from blobnet.planning import Buffer, Plan
 from blobnet.planning.memory import zero_halo
 from tests.kinds import tuning_for

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.blob import Shape
+from blobnet.memory.blob import Shape
 from blobnet.contraction.training import passes
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.layers.lowered import Lowered
 from tests.layers.layer_contract import (
     ContractReport,

@@ -31,7 +31,7 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("a device was asked for")
 
-    monkeypatch.setattr("blobnet.device.Device.__init__", refused)
+    monkeypatch.setattr("blobnet.device.device.Device.__init__", refused)
 
 
 def _small() -> Any:

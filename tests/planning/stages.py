@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from blobnet.graph import Graph
+from blobnet.network.graph import Graph
 from blobnet.losses import MeanSquaredError
-from blobnet.parameters import parameter_table
+from blobnet.network.parameters import parameter_table
 from blobnet.planning.deltas import Deltas, place_deltas
 from blobnet.planning.fusion import Fusion, fuse
 from blobnet.planning.layout import Layouts, lay_out, possible_halos

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from blobnet import layers, models
-from blobnet.graph import Graph, from_nodes
-from blobnet.kernel_call import CONSTANT, TABLES, Array, KernelCall, Tuning, sum_call
+from blobnet.network.graph import Graph, from_nodes
+from blobnet.launch.kernel_call import CONSTANT, TABLES, Array, KernelCall, Tuning, sum_call
 from blobnet.losses import CrossEntropy
 from blobnet.planning import Plan, combining, make_plan
 from blobnet.planning.combining import with_combined

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from blobnet import layers
-from blobnet.graph import Graph, from_nodes
+from blobnet.network.graph import Graph, from_nodes
 from tests.planning.stages import Stages, request_for, stages
 
 

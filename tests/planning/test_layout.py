@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from blobnet import layers
-from blobnet.blob import FLOAT16, FLOAT32, Halo
-from blobnet.graph import Graph, from_nodes
+from blobnet.memory.blob import FLOAT16, FLOAT32, Halo
+from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning import make_plan
 from blobnet.planning.layout import lay_out, possible_halos
 from tests.kinds import tuning_for

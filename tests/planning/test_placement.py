@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blobnet import layers
-from blobnet.blob import Shape
-from blobnet.graph import Graph, from_nodes
+from blobnet.memory.blob import Shape
+from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning.placement import Places, Region, place_outputs
 from blobnet.planning.roles import assign_roles
 from tests.planning.stages import request_for

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blobnet import layers
-from blobnet.graph import Graph, sequential
+from blobnet.network.graph import Graph, sequential
 from blobnet.layers.base import Placement
 from blobnet.planning.roles import Roles, assign_roles
 from tests.planning.stages import request_for

@@ -12,28 +12,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import layers, models, stored_plans
-from blobnet.blob import FLOAT16, Padding
+from blobnet import layers, models
+from blobnet.planning import plan_cache
+from blobnet.memory.blob import FLOAT16, Padding
 from blobnet.errors import FIRST_READ, BlobnetWarning
-from blobnet.graph import Graph, from_nodes, sequential
-from blobnet.kernel_call import Tuning
+from blobnet.network.graph import Graph, from_nodes, sequential
+from blobnet.launch.kernel_call import Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
-from blobnet.parameters import parameter_table
+from blobnet.network.parameters import parameter_table
 from blobnet.planning import make_plan
 from blobnet.planning.plan import plan_of
 from blobnet.planning.request import Request, requested
-from blobnet.stored_plans import _given, _read, _written, keep, key_of, load
-from blobnet.task import Choices, Fault, Task, Way
+from blobnet.planning.plan_cache import _given, _read, _written, keep, key_of, load
+from blobnet.launch.task import Choices, Fault, Task, Way
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 
 #: Before tests/conftest.py puts another in its place.
-FILES_OF_BLOBNET = stored_plans._files.__wrapped__
+FILES_OF_BLOBNET = plan_cache._files.__wrapped__
 
 
 @pytest.fixture(autouse=True)
 def stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_plans, "_files", lambda: (("a file", 1, 2),))
+    monkeypatch.setattr(plan_cache, "_files", lambda: (("a file", 1, 2),))
 
 
 def check_read_back(request: Request, path: Path) -> None:
@@ -146,8 +147,8 @@ def test_a_file_of_blobnet_that_has_changed(monkeypatch: pytest.MonkeyPatch, tmp
 
     for name in ("blobnet/a.py", "blobnet/deeper/a.py", "kernels/a.cl"):
         write(name, "a", age=60)
-    monkeypatch.setattr(stored_plans, "_files", FILES_OF_BLOBNET)
-    monkeypatch.setattr(stored_plans, "_folders", lambda: [str(tmp_path / name) for name in ("blobnet", "kernels")])
+    monkeypatch.setattr(plan_cache, "_files", FILES_OF_BLOBNET)
+    monkeypatch.setattr(plan_cache, "_folders", lambda: [str(tmp_path / name) for name in ("blobnet", "kernels")])
     request = requested(small(), 2)
     keys = [key_of(request)]
     write("kernels/notes.txt", "no part of blobnet", age=0)
@@ -159,7 +160,7 @@ def test_a_file_of_blobnet_that_has_changed(monkeypatch: pytest.MonkeyPatch, tmp
     for age in (1, -1):
         write("blobnet/b.py", "", age)
         assert key_of(request) is None, "this process may have read another one"
-    monkeypatch.setattr(stored_plans, "_folders", lambda: [str(tmp_path / "nowhere")])
+    monkeypatch.setattr(plan_cache, "_folders", lambda: [str(tmp_path / "nowhere")])
     assert key_of(request) is None
 
 

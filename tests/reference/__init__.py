@@ -1,1 +1,1 @@
-"""Float64 references as those of ``blobnet.checkup.reference``, for tests alone: losses, optimizers, dropout."""
+"""Float64 references as those of ``blobnet.examination.reference``, for tests alone: losses, optimizers, dropout."""

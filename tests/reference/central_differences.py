@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from blobnet.checkup.reference.arrays import FloatArray
+from blobnet.examination.reference.arrays import FloatArray
 
 
 def numerical_gradient(function: Callable[[FloatArray], float], array: FloatArray, step: float = 1e-5) -> FloatArray:

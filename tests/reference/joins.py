@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from blobnet.checkup.reference.arrays import FloatArray, float64
+from blobnet.examination.reference.arrays import FloatArray, float64
 
 
 def add(inputs: Sequence[FloatArray]) -> FloatArray:

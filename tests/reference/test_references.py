@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from blobnet.checkup.reference import activation, dense, dropout, losses, normalization, optimizers, pooling
-from blobnet.checkup.reference import convolution as conv
-from blobnet.checkup.reference.arrays import FloatArray, float64
-from blobnet.checkup.reference.philox import philox4x32
-from blobnet.checkup.reference.windows import Pair, Sides
+from blobnet.examination.reference import activation, dense, dropout, losses, normalization, optimizers, pooling
+from blobnet.examination.reference import convolution as conv
+from blobnet.examination.reference.arrays import FloatArray, float64
+from blobnet.examination.reference.philox import philox4x32
+from blobnet.examination.reference.windows import Pair, Sides
 from tests.reference import joins
 from tests.reference.central_differences import numerical_gradient
 from tests.reference.compare import assert_close
@@ -59,7 +59,7 @@ def torch_sides(padding: Sides) -> tuple[int, int, int, int]:
 
 def test_references_are_independent() -> None:
     """No reference imports anything of blobnet but other references."""
-    own = "blobnet.checkup.reference"
+    own = "blobnet.examination.reference"
     for path in [*Path(__file__).parent.glob("*.py"), *Path(conv.__file__).parent.glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -22,8 +22,8 @@ from blobnet.augment import (
     Saturation,
     rows_for,
 )
-from blobnet.blob import FloatArray, Shape
-from blobnet.device import Device
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.device.device import Device
 from blobnet.errors import OptionError, TrainingError
 from blobnet.losses import CrossEntropy, Dice, MeanSquaredError
 from blobnet.model import Model, Sequential, load

@@ -9,9 +9,9 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import DataError
-from blobnet.loader import Loader
+from blobnet.execution.loader import Loader
 
 
 class Changing:

@@ -14,11 +14,14 @@ import h5py
 import numpy as np
 import pytest
 
-from blobnet import checkpoint, files, hdf5, layers
-from blobnet.checkpoint import ModelFile, TrainingState, inspect, load, save
+from blobnet import layers
+from blobnet.files import checkpoint
+from blobnet.files import atomic
+from blobnet.files import hdf5
+from blobnet.files.checkpoint import ModelFile, TrainingState, inspect, load, save
 from blobnet.errors import FileError
-from blobnet.files import check_writable
-from blobnet.graph import Graph, from_nodes
+from blobnet.files.atomic import check_writable
+from blobnet.network.graph import Graph, from_nodes
 
 
 def small_graph() -> Graph:
@@ -792,7 +795,7 @@ def test_bad_files(saved, change, text):
 
 
 def test_nothing_is_executed():
-    source = "".join(Path(module.__file__).read_text() for module in (checkpoint, files, hdf5))
+    source = "".join(Path(module.__file__).read_text() for module in (checkpoint, atomic, hdf5))
     assert not any(word in source for word in ("pickle.", "import pickle", "eval(", "exec(", "marshal"))
 
 

@@ -16,14 +16,14 @@ import blobnet as bn
 from blobnet import layers
 from blobnet.augment import augmentations_of
 from blobnet.callbacks import Checkpoint
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, OptionError, OutOfMemoryError, PlanError, TrainingError
-from blobnet.executor import IN_PARTS
+from blobnet.execution.executor import IN_PARTS
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, load
 from blobnet.optimizers import SGD
 from blobnet.schedules import Cosine
-from blobnet.training_step import TrainingStep
+from blobnet.training.training_step import TrainingStep
 from tests.tiny import digits, share_of_memory
 from tests.train.test_resume_within_epoch import StopAt, StopError
 

@@ -7,13 +7,13 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.blob import FloatArray
-from blobnet.checkup.reference.convolution import conv2d
-from blobnet.checkup.reference.dense import dense
-from blobnet.device import Device
+from blobnet.memory.blob import FloatArray
+from blobnet.examination.reference.convolution import conv2d
+from blobnet.examination.reference.dense import dense
+from blobnet.device.device import Device
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import SGD
-from blobnet.training_step import TrainingStep
+from blobnet.training.training_step import TrainingStep
 from tests.kinds import as_gpu
 from tests.tiny import digits
 

@@ -13,10 +13,10 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers, losses
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, OptionError, ShapeError, TrainingError
-from blobnet.graph import from_description
-from blobnet.loader import Loader
+from blobnet.network.graph import from_description
+from blobnet.execution.loader import Loader
 from blobnet.model import Model
 from tests.reference.compare import assert_close
 from tests.two_ends import LOSSES, Arrays, data, two_ends
@@ -331,7 +331,7 @@ def test_every_way_in_gives_the_same(
     wanted.fit({"image": x["image"].astype(np.float32), "state": x["state"]}, y, **settings)
     given: dict[str, Any] = dict(x)
     if kind == "copied":
-        monkeypatch.setattr("blobnet.loader._SHARE_OF_HOST", 0)
+        monkeypatch.setattr("blobnet.execution.loader._SHARE_OF_HOST", 0)
     elif kind == "one resident":
         # Room for the small input alone.
         keep = Loader._keep

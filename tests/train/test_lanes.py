@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import Sequential, layers, models, training_step
+from blobnet import Sequential, layers, models
+from blobnet.training import training_step
 from blobnet.augment import Flip, Mixup
 from blobnet.callbacks import Checkpoint
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import PlanError
-from blobnet.lanes import lane_counts, memory_of_lanes
+from blobnet.training.lanes import lane_counts, memory_of_lanes
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import SGD, Adam
 from blobnet.planning import Plan, make_plan
-from blobnet.training_step import TrainingStep
-from blobnet.weight_buffers import GRADIENT_SUM
+from blobnet.training.training_step import TrainingStep
+from blobnet.training.weight_buffers import GRADIENT_SUM
 from tests.kinds import tuning_for
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import tiny_model
@@ -70,7 +71,7 @@ def test_ranks_compute_two_at_a_time_or_one_where_the_sum_is(device: Device, tmp
     weights = {number: 1 + number / 9 for number in range(10)}
     one_by_one = trained(tmp_path / "1.h5", device, shards=4, class_weights=weights)
     script = f"""
-from blobnet import training_step
+from blobnet.training import training_step
 from tests.train.test_shards import SETTINGS
 SETTINGS["class_weights"] = {weights}
 training_step.lane_counts = lambda kind, graph, size, shards: [min(2, shards)]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import OptionError, PlanError
-from blobnet.executor import plan_for
-from blobnet.layer_spreads import DEFAULT_COUNT, QUANTILES, Spread, layer_spreads
+from blobnet.execution.executor import plan_for
+from blobnet.inspection.layer_statistics import DEFAULT_COUNT, QUANTILES, Spread, layer_spreads
 from blobnet.model import Model, Sequential
 from tests.tiny import digits, tiny_model
 
@@ -156,7 +156,7 @@ def test_a_batch_that_nobody_asked_for_shrinks_to_what_fits(device: Device, monk
             raise PlanError("plan", "all buffers must fit the device's memory")
         return plan_for(of, graph, size, **settings)
 
-    monkeypatch.setattr("blobnet.layer_spreads.plan_for", plan)
+    monkeypatch.setattr("blobnet.inspection.layer_statistics.plan_for", plan)
     x, y = digits(100)
     assert layer_spreads(plain_model(), x, y, device=device).samples == 8
     assert sizes == [DEFAULT_COUNT, 32, 16, 8]

@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import layers, loader
+from blobnet import layers
+from blobnet.execution import loader
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.source import ArraySource, IndexedSource, Source, kept_type, source_of
-from blobnet.device import BATCHES_AHEAD, Device
+from blobnet.device.device import BATCHES_AHEAD, Device
 from blobnet.errors import DataError, OptionError
-from blobnet.executor import check_by_default
-from blobnet.loader import Loader
+from blobnet.execution.executor import check_by_default
+from blobnet.execution.loader import Loader
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD
 from blobnet.schedules import Cosine
@@ -368,7 +369,7 @@ def test_ctrl_c_ends_the_workers(device: Device, monkeypatch: pytest.MonkeyPatch
     share_of_memory(monkeypatch, 0)
     source = Slow(4000)
     steps = itertools.count()
-    from blobnet.training_step import TrainingStep
+    from blobnet.training.training_step import TrainingStep
 
     update = TrainingStep.update
 
@@ -444,7 +445,7 @@ def test_data_larger_than_memory(device: Device, monkeypatch: pytest.MonkeyPatch
     model = Sequential([layers.Input(1, 64, 64), layers.GlobalAveragePool(), layers.Flatten(), layers.Dense(3)])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     steps = itertools.count()
-    from blobnet.training_step import TrainingStep
+    from blobnet.training.training_step import TrainingStep
 
     update = TrainingStep.update
 

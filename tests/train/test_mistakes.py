@@ -8,10 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from blobnet import layers, losses, mistakes
-from blobnet.device import Device
+from blobnet import layers, losses
+from blobnet.inspection import mistakes
+from blobnet.device.device import Device
 from blobnet.errors import ShapeError
-from blobnet.mistakes import worst_mistakes
+from blobnet.inspection.mistakes import worst_mistakes
 from blobnet.model import Sequential
 
 NAMES = ("ant", "bee", "cat", "dog", "elk")

@@ -14,8 +14,8 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.checkup.reference import convolution, dense, pooling
-from blobnet.device import Device
+from blobnet.examination.reference import convolution, dense, pooling
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, DataError, OptionError, ShapeError
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.model import Model, Sequential

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import device as devices
-from blobnet import nccl, opencl
+from blobnet.device import device as devices
+from blobnet.parallel import nccl
+from blobnet.device import opencl
 from blobnet.callbacks import Checkpoint
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, DeviceError, OutOfMemoryError
 from blobnet.model import load
-from blobnet.parallel import _MpiWorld
-from blobnet.transports import Nccl, Transport
+from blobnet.parallel.world import _MpiWorld
+from blobnet.parallel.transports import Nccl, Transport
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import tiny_model
 from tests.train.test_shards import RANK, SETTINGS, X, Y
@@ -103,7 +104,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         return SimpleNamespace(libraries=SimpleNamespace(version="1.2.3"))
 
     monkeypatch.delenv("BLOBNET_NCCL", raising=False)
-    monkeypatch.setattr("blobnet.parallel.Heartbeat", Heard)
+    monkeypatch.setattr("blobnet.parallel.world.Heartbeat", Heard)
     monkeypatch.setattr(nccl, "missing", str)
     monkeypatch.setattr(nccl, "identifier", lambda: b"id")
     monkeypatch.setattr(nccl, "Communicator", communicator)
@@ -218,7 +219,7 @@ def test_ranks_with_a_gpu_each_write_the_file_of_one(device: Device, tmp_path: P
     alone = tiny_model()
     callback = Checkpoint(tmp_path / "1.h5", every_steps=4)
     alone.fit(X, Y, device=device, verbose=False, shards=4, callbacks=callback, **SETTINGS)
-    told = f"{RANK}\nfrom blobnet.parallel import World\nprint(World.current().transport.name)"
+    told = f"{RANK}\nfrom blobnet.parallel.world import World\nprint(World.current().transport.name)"
     for order in ("ordered", "fast"):
         more = tmp_path / f"{order}.h5", 4, order, 1000, 0
         said = mpiexec(2, device, "-c", told, *more, check=True, apart=True).stdout

@@ -11,7 +11,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning
 
 RANDOM = np.random.default_rng(1)

@@ -11,7 +11,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import callbacks, layers, losses, optimizers, schedules
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import OptionError
 
 

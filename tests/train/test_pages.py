@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import blobnet as bn
-from blobnet.cli import make_parser
+from blobnet.command_line.main import make_parser
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from blobnet import layers, models, optimizers
-from blobnet.blob import FloatArray
-from blobnet.checkup.reference.dropout import dropout_mask
-from blobnet.device import Device
+from blobnet.memory.blob import FloatArray
+from blobnet.examination.reference.dropout import dropout_mask
+from blobnet.device.device import Device
 from blobnet.errors import DeviceError
-from blobnet.executor import Executor
-from blobnet.graph import Graph, from_nodes
+from blobnet.execution.executor import Executor
+from blobnet.network.graph import Graph, from_nodes
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
 from blobnet.planning import STEP_WORDS, Plan, combining, make_plan
-from blobnet.training_step import TrainingStep
+from blobnet.training.training_step import TrainingStep
 from tests.kinds import kind_of, only, tuning_for
 from tests.networks import NumPyOperations, numpy_loss, run, torch_gradients
 from tests.reference.compare import assert_close

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import initializers, models
-from blobnet.blob import FloatArray
-from blobnet.device import Device
+from blobnet import models
+from blobnet.layers import initializers
+from blobnet.memory.blob import FloatArray
+from blobnet.device.device import Device
 from blobnet.layers.base import ParameterSpec
 from blobnet.model import Model
 from tests.networks import TorchOperations, run

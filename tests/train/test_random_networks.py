@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from blobnet.device import Device
+from blobnet.device.device import Device
 
 pytest.importorskip("torch")
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from blobnet.callbacks import Callback, Checkpoint, EarlyStopping
-from blobnet.checkpoint import inspect
-from blobnet.device import Device
+from blobnet.files.checkpoint import inspect
+from blobnet.device.device import Device
 from blobnet.errors import DataError, OptionError, TrainingError
 from blobnet.model import Model, load
 from blobnet.optimizers import SGD, Adam
 from blobnet.schedules import Cosine
-from blobnet.trainer import Progress
+from blobnet.training.trainer import Progress
 from tests.tiny import digits, share_of_memory, tiny_model
 
 COUNT = 45

@@ -16,18 +16,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import inference, layers
-from blobnet.blob import FloatArray
+from blobnet import layers
+from blobnet.execution import inference
+from blobnet.memory.blob import FloatArray
 from blobnet.callbacks import Callback
-from blobnet.device import Device, DeviceInfo, Reading
-from blobnet.inference import BUCKETS, Evaluator
-from blobnet.kernel_call import CONSTANT
+from blobnet.device.device import Device, DeviceInfo, Reading
+from blobnet.execution.inference import BUCKETS, Evaluator
+from blobnet.launch.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential
 from blobnet.models import resnet50
-from blobnet.parallel import World
+from blobnet.parallel.world import World
 from blobnet.planning import make_plan
-from blobnet.trainer import Progress
+from blobnet.training.trainer import Progress
 from tests.kinds import as_gpu, tuning_for
 from tests.tiny import digits, tiny_model
 

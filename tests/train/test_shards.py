@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 
 from blobnet import layers, models
-from blobnet.blob import FLOAT32
+from blobnet.memory.blob import FLOAT32
 from blobnet.callbacks import Checkpoint
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, OptionError, PlanError, TrainingError
-from blobnet.inference import LabelledData
-from blobnet.kernel_call import Array, sum_call
+from blobnet.execution.inference import LabelledData
+from blobnet.launch.kernel_call import Array, sum_call
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential, _digest_of, load
 from blobnet.optimizers import SGD
-from blobnet.parallel import World, check_alike, check_room
-from blobnet.parameters import parameter_table
+from blobnet.parallel.world import World, check_alike, check_room
+from blobnet.network.parameters import parameter_table
 from blobnet.planning import make_plan
 from blobnet.planning.combining import with_combined
 from blobnet.planning.request import requested
-from blobnet.shard_sum import _touches, exchanges, sums_of
-from blobnet.weight_buffers import GRADIENT_SUM
+from blobnet.training.shard_sum import _touches, exchanges, sums_of
+from blobnet.training.weight_buffers import GRADIENT_SUM
 from tests.kinds import tuning_for
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import digits, tiny_model
@@ -39,7 +39,8 @@ SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "optimizer": SGD(0.05
 #: how large those are at most that go whole.
 RANK = """
 import sys
-from blobnet import shard_sum, weight_buffers
+from blobnet.training import shard_sum
+from blobnet.training import weight_buffers
 from blobnet.callbacks import Checkpoint
 from tests.tiny import tiny_model
 from tests.train.test_shards import SETTINGS, X, Y
@@ -240,7 +241,7 @@ UNLIKE: dict[str, dict[str, Any]] = {
 #: A rank that tries all that.
 DIFFERING = """
 from blobnet.errors import BlobnetError
-from blobnet.parallel import World
+from blobnet.parallel.world import World
 from tests.tiny import tiny_model
 from tests.train.test_shards import SETTINGS, UNLIKE, X, Y
 
@@ -335,7 +336,7 @@ def test_buckets_are_parts_from_the_end_on(monkeypatch: pytest.MonkeyPatch) -> N
     world = World()
     world.size = 4
     assert sums_of(graph, table, False, 4, world).parts == (range(table.trainable_elements + 32),)
-    monkeypatch.setattr("blobnet.shard_sum.BUCKET", 300)
+    monkeypatch.setattr("blobnet.training.shard_sum.BUCKET", 300)
     # The weights of logits; those of conv2 and conv1, which alone are no bucket; all that is plain, and the statistics.
     second, plain = table.slices["logits/weight"].offset, table.groups[0].decayed_elements
     assert sums_of(graph, table, False, 4, world).parts == (
@@ -495,7 +496,7 @@ def test_random_numbers_of_streams_do_not_depend_on_shards(device: Device) -> No
 
 
 def test_a_process_that_mpi_started_without_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
-    from blobnet.parallel import World, _started
+    from blobnet.parallel.world import World, _started
 
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setitem(sys.modules, "mpi4py", None)
@@ -519,7 +520,7 @@ class OfAnotherMpi:
 
 
 def test_an_mpi_that_is_not_that_of_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
-    from blobnet.parallel import World, _started
+    from blobnet.parallel.world import World, _started
 
     library = SimpleNamespace(
         Is_initialized=lambda: True, COMM_WORLD=OfAnotherMpi(), Get_library_version=lambda: "Some MPI v1\nbuilt today"

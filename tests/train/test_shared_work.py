@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from blobnet import metrics
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import DataError
 from blobnet.optimizers import SGD
-from blobnet.parallel import World
+from blobnet.parallel.world import World
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import digits, tiny_model
 
@@ -25,7 +25,7 @@ X, Y = digits(45)
 RANK = """
 import json
 from pathlib import Path
-from blobnet.parallel import World
+from blobnet.parallel.world import World
 from tests.train.test_shared_work import everything
 Path(f"{World.current().rank}.json").write_text(json.dumps(everything()))
 """

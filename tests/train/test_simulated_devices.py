@@ -19,17 +19,17 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.device import Device
-from blobnet.device_model import model_of
+from blobnet.device.device import Device
+from blobnet.hardware.device_model import model_of
 from blobnet.errors import DeviceError, OutOfMemoryError, PlanError
 from blobnet.implementations import IMPLEMENTATIONS, fourier
-from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import SGD
 from blobnet.planning import make_plan
-from blobnet.task import Choices
-from blobnet.weight_buffers import average_call
+from blobnet.launch.task import Choices
+from blobnet.training.weight_buffers import average_call
 from tests.networks import NumPyOperations, run
 from tests.simulated import GPUS, Host, SimulatedDevice, host_device
 from tests.tiny import digits, share_of_memory, tiny_model

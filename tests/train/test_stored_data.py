@@ -14,7 +14,7 @@ import pytest
 
 from blobnet import datasets, layers
 from blobnet.datasets import source, user_data
-from blobnet.device import Device
+from blobnet.device.device import Device
 from blobnet.errors import DataError
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential
@@ -123,8 +123,8 @@ import sys
 from pathlib import Path
 import h5py
 import numpy as np
-from blobnet.cli import main
-from blobnet import loader
+from blobnet.command_line.main import main
+from blobnet.execution import loader
 from blobnet.datasets import dataset, source, user_data
 
 # As if they were 40 GB.

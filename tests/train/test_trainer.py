@@ -18,21 +18,21 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers, models, optimizers, schedules
-from blobnet.blob import FloatArray
+from blobnet.memory.blob import FloatArray
 from blobnet.callbacks import Callback, Checkpoint, CSVLog
-from blobnet.checkup.reference import losses as reference_losses
-from blobnet.device import Device
+from blobnet.examination.reference import losses as reference_losses
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, DataError, OptionError, PlanError, ShapeError
-from blobnet.executor import IN_PARTS
-from blobnet.inference import Evaluator
-from blobnet.loader import IndexedReader
+from blobnet.execution.executor import IN_PARTS
+from blobnet.execution.inference import Evaluator
+from blobnet.execution.loader import IndexedReader
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam, Optimizer, RMSprop
 from blobnet.planning import Plan, make_plan
-from blobnet.samples import sources_for
-from blobnet.trainer import Progress
-from blobnet.training_step import TrainingStep
+from blobnet.data.samples import sources_for
+from blobnet.training.trainer import Progress
+from blobnet.training.training_step import TrainingStep
 from tests.networks import TorchOperations, run
 from tests.reference.compare import assert_close
 from tests.tiny import digits, tiny_model
@@ -301,7 +301,7 @@ def test_a_history_keeps_its_columns_when_validation_comes_and_goes(device: Devi
 _CHILD = """
     import sys
     from blobnet.callbacks import Checkpoint
-    from blobnet.device import Device
+    from blobnet.device.device import Device
     from blobnet.optimizers import SGD
     from tests.tiny import digits, tiny_model
 

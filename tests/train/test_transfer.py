@@ -13,14 +13,14 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.blob import FloatArray, Shape
-from blobnet.device import Device
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.device.device import Device
 from blobnet.errors import DataError, OptionError, ShapeError
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam
-from blobnet.patterns import frozen_parameters
-from blobnet.training_step import TrainingStep
+from blobnet.network.patterns import frozen_parameters
+from blobnet.training.training_step import TrainingStep
 from tests.networks import NumPyOperations, run, torch_gradients
 from tests.reference.compare import assert_close
 from tests.small_graphs import KNOWN_GRAPHS

@@ -10,11 +10,12 @@ import numpy.typing as npt
 import pytest
 
 import blobnet as bn
-from blobnet import datasets, initializers, layers
-from blobnet.blob import FloatArray
-from blobnet.cli import main
-from blobnet.device import Device
-from blobnet.device_model import GENERIC
+from blobnet import datasets, layers
+from blobnet.layers import initializers
+from blobnet.memory.blob import FloatArray
+from blobnet.command_line.main import main
+from blobnet.device.device import Device
+from blobnet.hardware.device_model import GENERIC
 from blobnet.errors import ShapeError
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.model import Model

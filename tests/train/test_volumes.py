@@ -9,7 +9,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.device import Device
+from blobnet.device.device import Device
 
 SHAPE = (2, 3, 4, 5)
 

@@ -11,13 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import initializers, models, plan_report
+from blobnet import models
+from blobnet.layers import initializers
+from blobnet.planning import report
 from blobnet.bench.torch_twin import Twin
-from blobnet.blob import FloatArray
-from blobnet.checkup.reference import dropout
+from blobnet.memory.blob import FloatArray
+from blobnet.examination.reference import dropout
 from blobnet.command_line.model_argument import known_models
-from blobnet.device import Device
-from blobnet.device_model import GENERIC
+from blobnet.device.device import Device
+from blobnet.hardware.device_model import GENERIC
 from blobnet.errors import ShapeError
 from blobnet.layers.base import ParameterSpec
 from blobnet.losses import CrossEntropy, MeanSquaredError
@@ -154,7 +156,7 @@ def test_joins_and_residuals_cost_no_copy(name: str) -> None:
             assert plan.copies == [], (kind, training)
             made = [call for _, call in plan.calls if (call.moves or "").startswith("copying")]
             assert {call.owner.kind for call in made} == COPYING.get(name, set()), (kind, training)
-            facts = plan_report.report(plan).facts
+            facts = report.report(plan).facts
             assert facts["  copying blobs"] == "0"
             told = {key.strip(): value for key, value in facts.items()}
             for call in made:

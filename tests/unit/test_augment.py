@@ -29,8 +29,8 @@ from blobnet.augment import (
     rows_for,
     uniform,
 )
-from blobnet.blob import FloatArray, Shape
-from blobnet.checkup.reference.philox import philox4x32
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.examination.reference.philox import philox4x32
 from blobnet.errors import OptionError
 
 SHAPE = Shape(3, 12, 16)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet.blob import BlobLayout, Halo, Padding, Shape, geometry_type
+from blobnet.memory.blob import BlobLayout, Halo, Padding, Shape, geometry_type
 from blobnet.errors import ShapeError
 
 SEEDS = pytest.mark.parametrize("seed", range(60), ids="seed{}".format)

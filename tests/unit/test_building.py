@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from blobnet import building
-from blobnet.building import announced, progress_line
+from blobnet.support import build_progress
+from blobnet.support.build_progress import announced, progress_line
 
 
 class Terminal(io.StringIO):
@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     stream = Terminal()
-    monkeypatch.setattr(building, "sys", SimpleNamespace(stderr=stream, modules={}))
+    monkeypatch.setattr(build_progress, "sys", SimpleNamespace(stderr=stream, modules={}))
     return stream
 
 
@@ -63,16 +63,16 @@ def test_nothing_is_written_where_nothing_is_built(terminal: Terminal) -> None:
 
 def test_nothing_is_written_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
-    monkeypatch.setattr(building, "sys", SimpleNamespace(stderr=stream, modules={}))
+    monkeypatch.setattr(build_progress, "sys", SimpleNamespace(stderr=stream, modules={}))
     build()
     assert stream.getvalue() == ""
     monkeypatch.setattr(
-        building, "sys", SimpleNamespace(stderr=None, modules={})
+        build_progress, "sys", SimpleNamespace(stderr=None, modules={})
     )  # As in programs without a console on Windows.
     build()
     # A notebook shows what a file would only keep.
     notebook = SimpleNamespace(stderr=stream, modules={"ipykernel.zmqshell": None})
-    monkeypatch.setattr(building, "sys", notebook)
+    monkeypatch.setattr(build_progress, "sys", notebook)
     build()
     assert "10/10" in stream.getvalue()
 

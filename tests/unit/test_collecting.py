@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from blobnet.collecting import collected_later
+from blobnet.support.garbage import collected_later
 
 
 def test_it_is_put_off_and_taken_up_again() -> None:

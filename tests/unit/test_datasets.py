@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet import datasets, hdf5
+from blobnet import datasets
+from blobnet.files import hdf5
 from blobnet.datasets import checks, fetch, known, user_data
 from blobnet.datasets.dataset import Dataset, Split
 from blobnet.datasets.idx import parse_idx, unpack

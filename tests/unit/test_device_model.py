@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from blobnet.architectures import CAPABILITIES, NAMES, SOURCES, architectures
-from blobnet.device_model import ASSUMED, DRIVER, MEASURED, TABLE, Answers, DeviceModel, facts, model_of
+from blobnet.hardware.architectures import CAPABILITIES, NAMES, SOURCES, architectures
+from blobnet.hardware.device_model import ASSUMED, DRIVER, MEASURED, TABLE, Answers, DeviceModel, facts, model_of
 
 #: Names that drivers give, the vendors that they name, and what the devices are.
 GPUS = """

@@ -140,7 +140,7 @@ def test_imports_come_from_floors_below(module: str) -> None:
         if package != "blobnet":
             assert own in ONLY_IN.get(package, {own}), f"{package} is imported by {ONLY_IN[package]} alone"
             continue
-        while rest and rest not in known:  # from blobnet.graph import Graph
+        while rest and rest not in known:  # from blobnet.network.graph import Graph
             rest = rest.rpartition(".")[0]
         # Whoever imports a part of another package imports its __init__ first.
         outer = rest.partition(".")[0]

@@ -9,20 +9,21 @@ from collections.abc import Collection
 import numpy as np
 import pytest
 
-from blobnet import layers, progress
-from blobnet.blob import FLOAT16
+from blobnet import layers
+from blobnet.training import progress
+from blobnet.memory.blob import FLOAT16
 from blobnet.errors import OptionError, PlanError
-from blobnet.graph import Graph, from_nodes, sequential
-from blobnet.kernel_call import CONSTANT
+from blobnet.network.graph import Graph, from_nodes, sequential
+from blobnet.launch.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.models import resnet50
 from blobnet.optimizers import SGD, Adam
 from blobnet.optimizers import from_description as optimizer_from
-from blobnet.parameters import parameter_table
-from blobnet.patterns import frozen_parameters, rate_factors
+from blobnet.network.parameters import parameter_table
+from blobnet.network.patterns import frozen_parameters, rate_factors
 from blobnet.planning import Plan, make_plan
-from blobnet.summary import summarize
-from blobnet.tables import Table
+from blobnet.network.summary import summarize
+from blobnet.support.tables import Table
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 from tests.symbolic import TUNING, SymbolicExecutor, expected

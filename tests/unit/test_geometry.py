@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from blobnet.blob import Shape
+from blobnet.memory.blob import Shape
 from blobnet.errors import OptionError
-from blobnet.geometry import WindowAxis, axes_of_window, axis_numbers, check_padding
+from blobnet.memory.windows import WindowAxis, axes_of_window, axis_numbers, check_padding
 from blobnet.layers import Conv1D, Conv2D
 
 SIZES = range(1, 17)

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet import initializers
+from blobnet.layers import initializers
 from blobnet.errors import OptionError
-from blobnet.initializers import INITIALIZERS, FirstWeights, initialize
+from blobnet.layers.initializers import INITIALIZERS, FirstWeights, initialize
 from blobnet.layers.base import ParameterSpec
 
 Float64Array = npt.NDArray[np.float64]

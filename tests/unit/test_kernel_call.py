@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from blobnet import kernel_source
-from blobnet.blob import BlobLayout, Halo, Shape, geometry_type
-from blobnet.device_model import GENERIC
+from blobnet.launch import kernel_source
+from blobnet.memory.blob import BlobLayout, Halo, Shape, geometry_type
+from blobnet.hardware.device_model import GENERIC
 from blobnet.errors import KernelError
-from blobnet.kernel_call import (
+from blobnet.launch.kernel_call import (
     Array,
     Blob,
     GlobalSize,
@@ -21,7 +21,7 @@ from blobnet.kernel_call import (
     elementwise_work,
     for_model,
 )
-from blobnet.kernel_source import Definition
+from blobnet.launch.kernel_source import Definition
 from tests.kinds import tuning_for
 
 SHAPE = Shape(3, 5, 7)

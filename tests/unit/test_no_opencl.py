@@ -21,7 +21,8 @@ package = sys.modules["blobnet"] = types.ModuleType("blobnet")
 package.__path__ = [sys.argv[1]]
 for floor in sys.argv[2:]:
     __import__("blobnet." + floor)
-from blobnet import graph, layers, losses, planning
+from blobnet import layers, losses, planning
+from blobnet.network import graph
 model = graph.sequential([layers.Input(2, 3, 4), layers.Activation("relu"), layers.Flatten()])
 plan = planning.make_plan(model, 8, loss=losses.CrossEntropy(), training=True, input_delta=True)
 assert plan.bytes() > 0
@@ -46,7 +47,7 @@ def test_tests_of_this_folder_need_no_device() -> None:
             elif isinstance(node, ast.Import):
                 names = [item.name for item in node.names]
             elif isinstance(node, ast.arg):
-                names = ["blobnet.device"] if node.arg == "device" else []
+                names = ["blobnet.device.device"] if node.arg == "device" else []
             else:
                 continue
-            assert not {"pyopencl", "blobnet.device", "blobnet.executor"} & set(names), f"{path.name}:{node.lineno}"
+            assert not {"pyopencl", "blobnet.device.device", "blobnet.execution.executor"} & set(names), f"{path.name}:{node.lineno}"

@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from blobnet.device_model import HOST
-from blobnet.kernel_call import CONSTANT
+from blobnet.hardware.device_model import HOST
+from blobnet.launch.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import Adam
-from blobnet.plan_memory import KINDS, memory_schedule
+from blobnet.planning.timeline import KINDS, memory_schedule
 from blobnet.planning import Plan, make_plan
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 import blobnet as bn
-from blobnet.kernel_call import Tuning
+from blobnet.launch.kernel_call import Tuning
 from blobnet.losses import CrossEntropy
 from blobnet.models import densenet121, resnet50
 from blobnet.models.mobilenet_v2 import mobilenet_v2
 from blobnet.planning import make_plan
-from blobnet.tuning import Tunings
+from blobnet.device.tuning import Tunings
 from tests.kinds import tuning_for
 
-#: An NVIDIA H200 (blobnet/tunings/nvidia_h200.json).
+#: An NVIDIA H200 (blobnet/device/tunings/nvidia_h200.json).
 GPU = tuning_for("gpu", compute_units=132, group_size=1024, local_memory=49152)
 TUNED = tuning_for(
     "gpu", compute_units=132, group_size=1024, local_memory=49152, choices=Tunings({"device": "NVIDIA H200"}).choices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from blobnet.recent import Recent
+from blobnet.support.lru import Recent
 
 
 def test_what_was_asked_for_longest_ago_is_forgotten() -> None:

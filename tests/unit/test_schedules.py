@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blobnet import schedules
-from blobnet.checkup.reference import optimizers as reference
+from blobnet.examination.reference import optimizers as reference
 from blobnet.errors import FileError, OptionError
 from blobnet.schedules import Constant, Cosine, Schedule, Step
 

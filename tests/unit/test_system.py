@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blobnet import files, system
-from blobnet.cache import locked
+from blobnet.files import atomic
+from blobnet.support import system
+from blobnet.support.user_cache import locked
 from blobnet.errors import FileError
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +22,7 @@ import importlib, sys
 if sys.argv[2] == "hidden":
     importlib.import_module("tests.other_systems")
 from pathlib import Path
-from blobnet import system
+from blobnet.support import system
 with system.open_lock(Path(sys.argv[1])) as file:
     system.lock(file, waits=True)
     file.write("held")
@@ -49,10 +50,10 @@ def test_a_lock_keeps_other_processes_out_until_its_holder_ends(tmp_path: Path, 
 
 def test_a_file_is_held_by_one_alone_and_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "model.h5"
-    with files.held(path), pytest.raises(FileError, match="another training"), files.held(path):
+    with atomic.held(path), pytest.raises(FileError, match="another training"), atomic.held(path):
         pass
     for image in (b"one", b"another"):
-        files.write(path, image)
+        atomic.write(path, image)
         assert path.read_bytes() == image
     assert [item.name for item in tmp_path.iterdir()] == ["model.h5"]
     with locked(tmp_path):

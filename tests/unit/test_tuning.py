@@ -13,21 +13,24 @@ from unittest.mock import Mock
 
 import pytest
 
-from blobnet import cache, kernel_source, layers, tuning
-from blobnet.device_model import Answers, DeviceModel, model_of
+from blobnet import layers
+from blobnet.support import user_cache
+from blobnet.launch import kernel_source
+from blobnet.device import tuning
+from blobnet.hardware.device_model import Answers, DeviceModel, model_of
 from blobnet.errors import BlobnetWarning, FileError
-from blobnet.graph import from_nodes
+from blobnet.network.graph import from_nodes
 from blobnet.implementations import tensor
 from blobnet.implementations.base import Implementation, choose
 from blobnet.implementations.tensor import WarpTile
 from blobnet.implementations.tile import Tile, predicted_speed, tiles_for
 from blobnet.implementations.tiled import TILES, WEIGHT_TILES
-from blobnet.kernel_call import KernelCall, Tuning
+from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.losses import MeanSquaredError
 from blobnet.models import resnet50
 from blobnet.planning import make_plan
-from blobnet.task import Choices, Fault, Task, Way, is_broken
-from blobnet.tuning import LEVELS, Tunings, Winner, answers_in
+from blobnet.launch.task import Choices, Fault, Task, Way, is_broken
+from blobnet.device.tuning import LEVELS, Tunings, Winner, answers_in
 from tests.kinds import tuning_for
 from tests.shipped import check_shipped
 
@@ -206,7 +209,7 @@ def test_speeds_of_an_older_version_are_dropped_without_a_word() -> None:
 
 def test_a_file_of_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     Tunings(IDENTITY).record(TASK, WINNER)
-    monkeypatch.setattr(cache.os, "geteuid", lambda: 4711)
+    monkeypatch.setattr(user_cache.os, "geteuid", lambda: 4711)
     assert "the tuning cache must be this user's own, and is ignored." in ignored(Tunings(IDENTITY))
 
 
@@ -674,8 +677,8 @@ def test_processes_that_record_at_once_lose_nothing() -> None:
     code = f"""
 import sys
 from pathlib import Path
-from blobnet import tuning
-from blobnet.task import Fault, Way
+from blobnet.device import tuning
+from blobnet.launch.task import Fault, Way
 tuning._folder = lambda: Path({str(tuning._folder())!r})
 for number in range(40):
     tuning.Tunings({{"device": "some gpu"}}).mark_broken(Fault(Way(sys.argv[1], str(number))))

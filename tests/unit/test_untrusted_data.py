@@ -15,7 +15,8 @@ import h5py
 import numpy as np
 import pytest
 
-from blobnet import datasets, regular
+from blobnet import datasets
+from blobnet.support import regular_file
 from blobnet.datasets import user_data
 from blobnet.datasets.pictures import image_size
 from blobnet.errors import BlobnetError, BlobnetWarning, DataError, FileError
@@ -85,7 +86,7 @@ HDF5: dict[Callable[[h5py.File], None], str] = {
 
 @pytest.mark.parametrize("change", HDF5)
 def test_hdf5(folder: Path, change: Callable[[h5py.File], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regular, "LEAST_MOST", 1 << 29)
+    monkeypatch.setattr(regular_file, "LEAST_MOST", 1 << 29)
     path = folder / "data.h5"
     with h5py.File(path, "w") as file:
         change(file)

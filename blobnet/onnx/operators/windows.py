@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from blobnet import layers
-from blobnet.blob import Pair
-from blobnet.geometry import Padding, WindowAxis
+from blobnet.memory.blob import Pair
+from blobnet.memory.windows import Padding, WindowAxis
 from blobnet.onnx.lowering import elementwise, gathered, names_of
 from blobnet.onnx.operation import Operation, operator
 from blobnet.onnx.values import Array, Tensor

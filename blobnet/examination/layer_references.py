@@ -1,0 +1,226 @@
+"""The float64 reference of a layer, from its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.memory.blob import Shape
+from blobnet.examination.reference import activation, convolution, dense, normalization, pooling
+from blobnet.examination.reference.windows import Pair, Sides
+from blobnet.contraction import reference as of_contractions
+from blobnet.contraction.derivatives import delta_names, differentiate
+from blobnet.layers import (
+    Activation,
+    AveragePool1D,
+    AveragePool2D,
+    BatchNorm,
+    Conv1D,
+    Conv2D,
+    Dense,
+    GlobalAveragePool,
+    MaxPool1D,
+    MaxPool2D,
+)
+from blobnet.layers.base import Layer
+from blobnet.layers.lowered import Bound, Lowered
+
+Float64Array = npt.NDArray[np.float64]
+Inputs = Sequence[Float64Array]
+Parameters = Mapping[str, Float64Array]
+Backward = tuple[Sequence[Float64Array], Mapping[str, Float64Array]]
+Pool = MaxPool1D | MaxPool2D | AveragePool1D | AveragePool2D
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a layer computes, on (N, C, H, W) arrays and parameters by name.
+
+    Attributes:
+        forward: (inputs, parameters) -> output.
+        backward: (inputs, parameters, output's delta) -> a delta for each input, a gradient for each parameter.
+    """
+
+    forward: Callable[[Inputs, Parameters], Float64Array]
+    backward: Callable[[Inputs, Parameters, Float64Array], Backward]
+
+
+def reference_of(layer: Layer, shapes: Sequence[Shape]) -> Reference:
+    """The reference of a layer on inputs of these shapes; LookupError if there is none."""
+    shape = shapes[0]
+    if isinstance(layer, Conv1D | Conv2D):
+        return of_convolution(layer, shape)
+    if isinstance(layer, Dense):
+        return of_dense()
+    if isinstance(layer, MaxPool1D | MaxPool2D | AveragePool1D | AveragePool2D):
+        return of_pool(layer, _sides(layer.padding, layer.rank))
+    if isinstance(layer, GlobalAveragePool):
+        return Reference(
+            lambda inputs, _: pooling.global_average_pool(inputs[0]),
+            lambda inputs, _, delta: ([pooling.global_average_pool_backward(inputs[0], delta)], {}),
+        )
+    if isinstance(layer, BatchNorm):
+        return of_batch_norm(layer)
+    if isinstance(layer, Activation):
+        forward, backward = activation.named(layer.function)
+        return Reference(
+            lambda inputs, _: forward(inputs[0]), lambda inputs, _, delta: ([backward(inputs[0], delta)], {})
+        )
+    if isinstance(layer, Lowered):
+        return of_statements(layer, shapes)
+    raise LookupError(f"there is no float64 reference of {layer}")
+
+
+# -- convolutions and dense layers -------------------------------------------------------------------------------------
+
+
+def as_pair(value: Any, rank: int) -> Pair:
+    """(vertical, horizontal) of an argument."""
+    if rank == 1:
+        return 1, value
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def sides(layer: Conv1D | Conv2D, shape: Shape) -> Sides:
+    """((top, bottom), (left, right)) of a convolution's padding."""
+    if layer.padding != "same":
+        return _sides(layer.padding, layer.rank)
+    kernel, stride, dilation = arguments(layer)
+    found = []
+    for axis, size in enumerate((shape.height, shape.width)):
+        outputs = (size + stride[axis] - 1) // stride[axis]
+        span = dilation[axis] * (kernel[axis] - 1) + 1
+        total = max(0, (outputs - 1) * stride[axis] + span - size)
+        found.append((total // 2, total - total // 2))
+    return found[0], found[1]
+
+
+def _sides(padding: Any, rank: int) -> Sides:
+    """The same of padding that is not ``same``."""
+    if padding == "valid":
+        return (0, 0), (0, 0)
+    if rank == 1:
+        return (0, 0), padding if isinstance(padding, tuple) else (padding, padding)
+    if isinstance(padding, int):
+        return (padding, padding), (padding, padding)
+    if isinstance(padding[0], int):
+        return (padding[0], padding[0]), (padding[1], padding[1])
+    top_bottom, left_right = padding
+    return top_bottom, left_right
+
+
+def arguments(layer: Conv1D | Conv2D) -> tuple[Pair, Pair, Pair]:
+    """Kernel size, stride and dilation."""
+    kernel = as_pair(layer.kernel_size, layer.rank)
+    return kernel, as_pair(layer.stride, layer.rank), as_pair(layer.dilation, layer.rank)
+
+
+def of_convolution(layer: Conv1D | Conv2D, shape: Shape) -> Reference:
+    """The reference of a convolution."""
+    _, stride, dilation = arguments(layer)
+    settings: Any = {
+        "stride": stride,
+        "padding": sides(layer, shape),
+        "dilation": dilation,
+        "groups": layer.groups,
+    }
+
+    def unpacked(parameters: Parameters) -> tuple[Float64Array, Float64Array | None]:
+        weight, bias = parameters["weight"], parameters.get("bias")
+        if layer.rank == 1:
+            weight = weight[:, :, None, :]
+            bias = bias[:, None, :] if bias is not None and bias.ndim == 2 else bias
+        return weight, bias
+
+    def forward(inputs: Inputs, parameters: Parameters) -> Float64Array:
+        return convolution.conv2d(inputs[0], *unpacked(parameters), **settings)
+
+    def backward(inputs: Inputs, parameters: Parameters, delta: Float64Array) -> Backward:
+        found = convolution.conv2d_backward(inputs[0], *unpacked(parameters), delta, **settings)
+        return [found[0]], {"weight": found[1]} if found[2] is None else {"weight": found[1], "bias": found[2]}
+
+    return Reference(forward, backward)
+
+
+def of_dense() -> Reference:
+    """The reference of a dense layer."""
+
+    def forward(inputs: Inputs, parameters: Parameters) -> Float64Array:
+        return dense.dense(inputs[0], parameters["weight"], parameters.get("bias"))
+
+    def backward(inputs: Inputs, parameters: Parameters, delta: Float64Array) -> Backward:
+        delta = delta.reshape(len(delta), -1)
+        found = dense.dense_backward(inputs[0], parameters["weight"], parameters.get("bias"), delta)
+        return [found[0]], {"weight": found[1]} if found[2] is None else {"weight": found[1], "bias": found[2]}
+
+    return Reference(forward, backward)
+
+
+# -- others ------------------------------------------------------------------------------------------------------------
+
+
+def window(layer: Pool) -> tuple[Pair, Pair]:
+    """Size and stride of a pool as (vertical, horizontal)."""
+    sizes = []
+    for value in (layer.pool_size, layer.pool_size if layer.stride is None else layer.stride):
+        both = value if isinstance(value, tuple) else (value, value)
+        sizes.append((1, both[1]) if layer.rank == 1 else both)
+    return sizes[0], sizes[1]
+
+
+def of_pool(layer: Pool, padding: Sides) -> Reference:
+    """The reference of a pool, which pads these sides."""
+    size, stride = window(layer)
+    if isinstance(layer, MaxPool1D | MaxPool2D):
+        return Reference(
+            lambda inputs, _: pooling.max_pool2d(inputs[0], size, stride, padding),
+            lambda inputs, _, delta: ([pooling.max_pool2d_backward(inputs[0], delta, size, stride, padding)], {}),
+        )
+    include = layer.count_include_pad
+    return Reference(
+        lambda inputs, _: pooling.avg_pool2d(inputs[0], size, stride, padding, count_include_pad=include),
+        lambda inputs, _, delta: (
+            [pooling.avg_pool2d_backward(inputs[0], delta, size, stride, padding, count_include_pad=include)],
+            {},
+        ),
+    )
+
+
+def of_batch_norm(layer: BatchNorm) -> Reference:
+    """The reference of a batch norm in training."""
+
+    def forward(inputs: Inputs, values: Parameters) -> Float64Array:
+        settings: dict[str, Any] = {**values, "momentum": layer.momentum, "epsilon": layer.epsilon}
+        return normalization.batch_norm_training(inputs[0], **settings)[0]
+
+    def backward(inputs: Inputs, values: Parameters, delta: Float64Array) -> Backward:
+        found = normalization.batch_norm_backward(inputs[0], values["scale"], delta, epsilon=layer.epsilon)
+        return [found[0]], {"scale": found[1], "shift": found[2]}
+
+    return Reference(forward, backward)
+
+
+def of_statements(layer: Lowered, shapes: Sequence[Shape]) -> Reference:
+    """What the statements of the contraction language mean that a layer is."""
+
+    def given(bound: Bound, inputs: Inputs, parameters: Parameters) -> dict[str, Float64Array]:
+        arrays = {**dict(zip(bound.inputs, inputs, strict=True)), **parameters}
+        return {tensor.name: arrays[tensor.name].reshape(tensor.shape) for tensor in bound.program.inputs}
+
+    def forward(inputs: Inputs, parameters: Parameters) -> Float64Array:
+        bound = layer.bound(shapes, len(inputs[0]))
+        return of_contractions.run(bound.program, given(bound, inputs, parameters))[bound.output.name]
+
+    def backward(inputs: Inputs, parameters: Parameters, delta: Float64Array) -> Backward:
+        bound = layer.bound(shapes, len(inputs[0]))
+        names, derived = delta_names(bound.program), differentiate(bound.program)
+        arrays = {**given(bound, inputs, parameters), names[bound.output.name]: delta.reshape(bound.output.shape)}
+        found = of_contractions.run(derived, {tensor.name: arrays[tensor.name] for tensor in derived.inputs})
+        own = {tensor.name: found[names[tensor.name]] for tensor in bound.parameters}
+        return [found[names[name]] for name in bound.inputs], own
+
+    return Reference(forward, backward)

@@ -1,0 +1,166 @@
+"""Losses on logits, and counts of correct answers. Each loss returns (loss, delta), delta = dloss/dlogits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.examination.reference.activation import sigmoid
+from blobnet.examination.reference.arrays import FloatArray, float64
+
+LabelArray = npt.NDArray[np.integer]
+
+
+def cross_entropy(
+    logits: FloatArray, labels: LabelArray, *, label_smoothing: float = 0.0, **weights: Any
+) -> tuple[float, FloatArray]:
+    """(N, K, ...), integer (N, ...) -> the mean over all positions of -sum over k of t[k] * log softmax(logits)[k].
+
+    t = (1 - label_smoothing) * onehot(label) + label_smoothing / K (Szegedy et al. 2016, as PyTorch). ``weights`` are
+    those of :func:`position_weights`, of which the mean is one.
+    """
+    return focal(logits, labels, gamma=0.0, label_smoothing=label_smoothing, **weights)
+
+
+def focal(
+    logits: FloatArray, labels: LabelArray, *, gamma: float = 2.0, label_smoothing: float = 0.0, **weights: Any
+) -> tuple[float, FloatArray]:
+    """As the cross-entropy, of -sum over k of t[k] * (1 - p[k])^gamma * log p[k] (Lin et al. 2017)."""
+    rows, weight = _rows(logits), position_weights(labels, np.shape(logits)[1], **weights)
+    classes = rows.shape[1]
+    shifted = rows - rows.max(axis=1, keepdims=True)
+    logarithm = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    p = np.exp(logarithm)
+    # 1 - p, without cancellation where p is nearly 1.
+    others = np.where(p > 0.5, -np.expm1(logarithm), 1.0 - p)
+    targets = np.full(rows.shape, label_smoothing / classes)
+    counted = weight.reshape(-1) != 0
+    targets[counted, np.asarray(labels).reshape(-1)[counted]] += 1.0 - label_smoothing
+    loss = -np.where(targets == 0, 0.0, targets * others**gamma * np.where(targets == 0, 0.0, logarithm)).sum(axis=1)
+    # d(-(1 - p)^gamma * log p) / d log p, and d log p[k] / d z[j] = (k == j) - p[j].
+    slope = -(others**gamma)
+    if gamma:
+        slope += gamma * np.where(others > 0, others, 1.0) ** (gamma - 1.0) * p * logarithm
+    slope = np.where(targets == 0, 0.0, targets * slope)
+    delta = slope - p * slope.sum(axis=1, keepdims=True)
+    share = (weight / weight.sum()).reshape(-1)
+    return float(loss @ share), _planes(delta * share[:, None], np.shape(logits))
+
+
+def dice(
+    logits: FloatArray,
+    labels: LabelArray,
+    *,
+    smoothing: float = 1.0,
+    class_weights: FloatArray | None = None,
+    sample_weights: FloatArray | None = None,
+    ignore: int | None = None,
+) -> tuple[float, FloatArray]:
+    """(N, K, ...), integer (N, ...) -> the mean over samples and classes of 1 - (2 I + s) / (U + s).
+
+    I = sum of p * t over the positions, U = sum of p + t; s is the smoothing.
+    """
+    count, classes = np.shape(logits)[:2]
+    z = float64(logits).reshape(count, classes, -1)
+    flat = np.asarray(labels).reshape(count, 1, -1)
+    counted = np.ones(flat.shape, bool) if ignore is None else flat != ignore
+    p = np.exp(z - z.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    t = (flat == np.arange(classes)[:, None]) & counted
+    kept = p * counted
+    numerator = 2 * (kept * t).sum(axis=2, keepdims=True) + smoothing
+    denominator = (kept + t).sum(axis=2, keepdims=True) + smoothing
+    of_class = np.ones(classes) if class_weights is None else float64(class_weights)
+    of_sample = np.ones(count) if sample_weights is None else float64(sample_weights)
+    share = (of_class / of_class.sum())[None, :, None] * (of_sample / of_sample.sum())[:, None, None]
+    slope = share * (numerator / denominator**2 - 2 * t / denominator) * counted
+    delta = p * (slope - (p * slope).sum(axis=1, keepdims=True))
+    return float((share * (1 - numerator / denominator)).sum()), delta.reshape(np.shape(logits))
+
+
+def position_weights(
+    labels: LabelArray,
+    classes: int,
+    *,
+    class_weights: FloatArray | None = None,
+    sample_weights: FloatArray | None = None,
+    ignore: int | None = None,
+) -> FloatArray:
+    """The weight of each label: that of its class times that of its sample; 0 for the label to ignore."""
+    labels = np.asarray(labels)
+    counted = np.ones(labels.shape, bool) if ignore is None else labels != ignore
+    of_class = np.ones(classes) if class_weights is None else float64(class_weights)
+    weights = np.where(counted, of_class[np.where(counted, labels, 0)], 0.0)
+    if sample_weights is not None:
+        weights = weights * float64(sample_weights).reshape(-1, *[1] * (labels.ndim - 1))
+    return float64(weights)
+
+
+def _rows(logits: FloatArray) -> FloatArray:
+    """(N, K, ...) -> the logits of each position: (positions, K)."""
+    return np.moveaxis(float64(logits), 1, -1).reshape(-1, np.shape(logits)[1])
+
+
+def _planes(rows: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+    """The inverse of :func:`_rows`."""
+    return np.ascontiguousarray(np.moveaxis(rows.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
+
+
+def binary_cross_entropy(logits: FloatArray, targets: FloatArray) -> tuple[float, FloatArray]:
+    """Two arrays of one shape -> the mean over all elements of log(1 + exp(x)) - x * t."""
+    _check_shapes(logits, targets)
+    logits, targets = float64(logits), float64(targets)
+    loss = (np.logaddexp(0.0, logits) - logits * targets).mean()
+    return float(loss), float64((sigmoid(logits) - targets) / logits.size)
+
+
+def mean_squared_error(predictions: FloatArray, targets: FloatArray) -> tuple[float, FloatArray]:
+    """Two arrays of one shape -> the mean over all elements of (prediction - target)^2."""
+    _check_shapes(predictions, targets)
+    difference = float64(predictions) - float64(targets)
+    return float((difference**2).mean()), 2.0 * difference / difference.size
+
+
+def mean_absolute_error(predictions: FloatArray, targets: FloatArray) -> tuple[float, FloatArray]:
+    """Two arrays of one shape -> the mean over all elements of |prediction - target|."""
+    _check_shapes(predictions, targets)
+    difference = float64(predictions) - float64(targets)
+    return float(np.abs(difference).mean()), np.sign(difference) / difference.size
+
+
+def huber(predictions: FloatArray, targets: FloatArray, *, knee: float = 1.0) -> tuple[float, FloatArray]:
+    """Two arrays of one shape -> the mean over all elements of d^2 / 2, or knee * (|d| - knee / 2) beyond the knee."""
+    _check_shapes(predictions, targets)
+    difference = float64(predictions) - float64(targets)
+    distance = np.abs(difference)
+    loss = np.where(distance <= knee, difference**2 / 2, knee * (distance - knee / 2))
+    return float(loss.mean()), np.clip(difference, -knee, knee) / difference.size
+
+
+def ranks(logits: FloatArray, labels: LabelArray) -> npt.NDArray[np.int64]:
+    """(N, K), (N,) -> (N,): the classes before each label's: larger logits, and equal ones of a smaller index."""
+    own = logits[np.arange(len(labels)), labels][:, None]
+    earlier = np.arange(logits.shape[1])[None, :] < np.asarray(labels)[:, None]
+    return np.asarray(((logits > own) | ((logits == own) & earlier)).sum(axis=1), dtype=np.int64)
+
+
+def top_count(logits: FloatArray, labels: LabelArray, places: int) -> int:
+    """How many of the labels have a rank below ``places``."""
+    return int((ranks(logits, labels) < places).sum())
+
+
+def accuracy_count(logits: FloatArray, labels: LabelArray) -> int:
+    """How many of the labels come first."""
+    return top_count(logits, labels, 1)
+
+
+def top5_count(logits: FloatArray, labels: LabelArray) -> int:
+    """How many of the labels are among the first five."""
+    return top_count(logits, labels, 5)
+
+
+def _check_shapes(first: FloatArray, second: FloatArray) -> None:
+    if first.shape != second.shape:
+        raise ValueError(f"shapes differ: {first.shape} and {second.shape}")

@@ -1,0 +1,144 @@
+"""Optimizers, gradient clipping and learning rate schedules, in PyTorch's definitions.
+
+A step takes a flat parameter vector w, its gradient g and a state (at first ``{}``), and returns the new vector and the
+new state; it changes neither. ``weight_decay`` is a number, or a vector with a 0 for what does not decay.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from blobnet.examination.reference.arrays import FloatArray, float64
+
+State = dict[str, FloatArray]
+Decay = float | FloatArray
+
+
+def sgd(
+    parameters: FloatArray,
+    gradient: FloatArray,
+    state: State,
+    *,
+    learning_rate: float,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    weight_decay: Decay = 0.0,
+) -> tuple[FloatArray, State]:
+    """Gradients with momentum.
+
+    g += weight_decay * w;  v = momentum * v + g;  w -= learning_rate * (g + momentum * v if nesterov else v).
+    Sutskever et al. 2013; v ("velocity") is the sum of gradients, so the learning rate is outside of it.
+    """
+    parameters = float64(parameters)
+    gradient = float64(gradient) + weight_decay * parameters
+    velocity = momentum * _value(state, "velocity", parameters) + gradient
+    step = gradient + momentum * velocity if nesterov else velocity
+    return parameters - learning_rate * step, {"velocity": velocity}
+
+
+def rmsprop(
+    parameters: FloatArray,
+    gradient: FloatArray,
+    state: State,
+    *,
+    learning_rate: float,
+    alpha: float = 0.99,
+    epsilon: float = 1e-8,
+    momentum: float = 0.0,
+    weight_decay: Decay = 0.0,
+) -> tuple[FloatArray, State]:
+    """Gradients over their root mean square (Hinton 2012, lecture 6e).
+
+    g += weight_decay * w;  s = alpha * s + (1 - alpha) * g^2;  v = momentum * v + g / (sqrt(s) + epsilon);
+    w -= learning_rate * v
+    """
+    parameters = float64(parameters)
+    gradient = float64(gradient) + weight_decay * parameters
+    square = alpha * _value(state, "square", parameters) + (1.0 - alpha) * gradient**2
+    velocity = momentum * _value(state, "velocity", parameters) + gradient / (np.sqrt(square) + epsilon)
+    return parameters - learning_rate * velocity, {"square": square, "velocity": velocity}
+
+
+def adam(
+    parameters: FloatArray,
+    gradient: FloatArray,
+    state: State,
+    *,
+    learning_rate: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: Decay = 0.0,
+) -> tuple[FloatArray, State]:
+    """Means of gradients over the root of those of their squares (Kingma and Ba 2014, algorithm 1).
+
+    g += weight_decay * w, then at step t = 1, 2, ...
+    m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
+    w -= learning_rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
+    """
+    parameters = float64(parameters)
+    gradient = float64(gradient) + weight_decay * parameters
+    time = float(state["time"][0]) + 1.0 if "time" in state else 1.0
+    mean = beta1 * _value(state, "mean", parameters) + (1.0 - beta1) * gradient
+    square = beta2 * _value(state, "square", parameters) + (1.0 - beta2) * gradient**2
+    corrected_mean = mean / (1.0 - beta1**time)
+    corrected_square = square / (1.0 - beta2**time)
+    updated = parameters - learning_rate * corrected_mean / (np.sqrt(corrected_square) + epsilon)
+    return updated, {"mean": mean, "square": square, "time": np.array([time])}
+
+
+def adamw(
+    parameters: FloatArray,
+    gradient: FloatArray,
+    state: State,
+    *,
+    learning_rate: float,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    weight_decay: Decay = 0.01,
+) -> tuple[FloatArray, State]:
+    """Adam without decay, behind w *= 1 - learning_rate * weight_decay (Loshchilov and Hutter 2017)."""
+    decayed = float64(parameters) * (1.0 - learning_rate * np.asarray(weight_decay))
+    return adam(decayed, gradient, state, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+
+def clip_by_global_norm(gradient: FloatArray, max_norm: float) -> tuple[FloatArray, float]:
+    """(g * min(1, max_norm / (norm + 1e-6)), norm), norm = sqrt(sum of g^2) over all parameters.
+
+    Pascanu et al. 2013.
+    """
+    gradient = float64(gradient)
+    norm = float(np.sqrt((gradient**2).sum()))
+    return gradient * min(1.0, max_norm / (norm + 1e-6)), norm
+
+
+def constant_schedule(base: float, epoch: int) -> float:
+    """``base`` in every epoch."""
+    return base
+
+
+def step_schedule(base: float, epoch: int, *, step_size: int, factor: float) -> float:
+    """Gives base * factor^floor(epoch / step_size), epochs counted from 0."""
+    return float(base * factor ** (epoch // step_size))
+
+
+def cosine_schedule(base: float, step: int, *, steps: int, warm_up: int = 0, final: float = 0.0) -> float:
+    """The rate of step t = 0, 1, ... of ``steps`` T, with W = ``warm_up``.
+
+    t < W:   base * (t + 1) / W
+    else:    final + (base - final) * (1 + cos(pi * p)) / 2,   p = min(1, (t - W) / max(1, T - W))
+
+    Loshchilov and Hutter 2016 (cosine); Goyal et al. 2017 (warm-up).
+    """
+    if step < warm_up:
+        return base * (step + 1) / warm_up
+    progress = min(1.0, (step - warm_up) / max(1, steps - warm_up))
+    return final + (base - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def _value(state: State, name: str, parameters: FloatArray) -> FloatArray:
+    """The vector ``name`` of a state, zeros before the first step."""
+    return state.get(name, np.zeros_like(parameters))

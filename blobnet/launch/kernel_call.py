@@ -1,0 +1,455 @@
+"""A launch as data: which kernel, on which blobs and arrays, with which macros and work size.
+
+Layers make calls without a device; the executor binds and launches them.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from blobnet.launch import kernel_source
+from blobnet.memory.blob import FLOAT32, BlobLayout, Padding, Shape, StorageType
+from blobnet.hardware.device_model import HOST, DeviceModel
+from blobnet.launch.kernel_source import Macro
+from blobnet.launch.task import Choices, Fault, Task, Way
+
+#: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
+PRECISIONS = ("fp32", "tf32")
+#: The phase of calls that run whenever parameters have changed.
+CONSTANT = "constant"
+#: The kernel that clears halos; and what the one does that the planner needs where blobs cannot share memory.
+ZERO_HALO, COPYING = "blob/zero_halo", "copying blobs"
+#: The tables of calls that combine others.
+TABLES = "tables"
+#: The samples of each shard of a step, of calls that are made for all of them.
+SHARD_COUNTS = "samples of shards"
+#: Work-items that a GPU's work-group should have, and the most of them along the units: NVIDIA's limit, which calls 65
+#: 'invalid arguments'.
+GROUP_SIZE = 128
+_GROUP_UNITS = 64
+#: Work-items of a GPU that share a small plane.
+_FEW_SHARERS = 16
+#: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
+_CELLS_OF_A_WORK_ITEM = 4096
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A blob as a call sees it: the storage that holds it, and its layout there.
+
+    ``is_memory``: it lies in memory that a layer asked for (Site.memory), and has no halo.
+    """
+
+    storage: str
+    layout: BlobLayout
+    is_memory: bool = False
+    type: StorageType = FLOAT32
+
+    @property
+    def shape(self) -> Shape:
+        """The units, and the axes of each, that lie in memory."""
+        return self.layout.shape
+
+
+@dataclass(frozen=True)
+class Array:
+    """A plain run of elements: a parameter, its gradient, or memory that a layer asks for.
+
+    It holds ``elements + count * per_sample`` elements of ``type`` for a batch of ``count``, from ``offset`` on; or for
+    every batch as many as for a whole one, if samples lie ``side_by_side``. ``persistent`` memory is not the plan's to
+    reuse.
+    """
+
+    storage: str
+    elements: int
+    per_sample: int = 0
+    offset: int = 0
+    persistent: bool = False
+    side_by_side: bool = False
+    type: StorageType = FLOAT32
+
+    def end(self, count: int) -> int:
+        """Where it ends in its storage, of which it may be a part, for a batch of ``count``."""
+        return self.offset + self.elements + count * self.per_sample
+
+
+@dataclass(frozen=True)
+class GlobalSize:
+    """Work-items along each dimension.
+
+    ``units`` is for one sample when ``per_sample``, and then times the batch; or, if a work-item takes ``samples``
+    samples at once, times the batch in blocks of so many. With ``positions``, ``width`` is for one ``tile`` of the
+    batch's positions, so many a sample, and nothing else grows with the batch.
+    """
+
+    width: int
+    height: int = 1
+    units: int = 1
+    per_sample: bool = True
+    samples: int = 1
+    positions: int = 0
+    tile: int = 1
+
+    @property
+    def grows(self) -> bool:
+        """Whether it depends on the batch."""
+        return self.per_sample or self.positions > 0
+
+    def of_batch(self, count: int) -> tuple[int, int, int]:
+        """Work-items along each dimension for a batch of ``count``."""
+        if self.positions:
+            return self.width * -(-count * self.positions // self.tile), self.height, self.units
+        return self.width, self.height, self.units * (-(-count // self.samples) if self.per_sample else 1)
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One launch.
+
+    ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_*, LOCAL_* and GAPLESS (no
+    blob has anything between its rows) where the header asks, are added here. ``samples`` are those of the plan's batch
+    that the launch takes, None for all: a batch without any of them goes without the launch. ``gathers`` is the role of
+    an array in which each shard of a step has left its part, side by side: the call is made once for all shards of a
+    process, when those of all are there. ``combines`` are calls in whose place it is made (planning/combining.py), by
+    KernelSource.of_several of their kernel. With ``constant_sizes``
+    the program is for these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's
+    source where it is no file of kernels/; ``kernel`` is its name then.
+
+    ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
+    that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
+    graph, and ``direction``. Where there are several ways to compute (blobnet/implementations), ``way`` is the one
+    that the call is part of, and ``task`` what that does. ``because`` says of what only moves values why they move.
+    """
+
+    kernel: str
+    label: str
+    global_size: GlobalSize
+    blobs: Mapping[str, Blob] = field(default_factory=dict)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    macros: Mapping[str, Macro] = field(default_factory=dict)
+    tunables: Mapping[str, int] = field(default_factory=dict)
+    local_size: tuple[int, int, int] | None = None
+    way: Way | None = None
+    task: Task | None = None
+    samples: range | None = None
+    gathers: str = ""
+    combines: tuple[KernelCall, ...] = ()
+    constant_sizes: bool = False
+    owner: object = field(default=None, repr=False)
+    vertex: int | None = None
+    direction: str = ""
+    generated: kernel_source.KernelSource | None = None
+    because: str = ""
+
+    @property
+    def source(self) -> kernel_source.KernelSource:
+        """The kernel's text, and what it takes."""
+        return self.generated or kernel_source.load(self.kernel)
+
+    def storages(self, *accesses: str) -> set[str]:
+        """The storages that the kernel uses in one of these ways: ``read``, ``write``, ``update``."""
+        source = self.source
+        blobs = {blob.storage for role, blob in self.blobs.items() if source.blobs[role] in accesses}
+        return blobs | {array.storage for role, array in self.arrays.items() if source.arrays[role] in accesses}
+
+    def assemble(self) -> str:
+        """The source text for the driver.
+
+        Raises:
+            KernelError: roles or macros differ from those that the header declares.
+        """
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
+        """Asked for when programs are built and again when launches are bound; equal ones are one object."""
+        source = self.source
+        subject = f"kernel {self.kernel} ({self.label})"
+        kernel_source.check_names(subject, "blobs", self.blobs, source.blobs)
+        kernel_source.check_names(subject, "arrays", self.arrays, source.arrays)
+        numbers = self._numbers
+        kernel_source.check_names(subject, "scalars", numbers.keys() & set(source.sizes), source.sizes)
+        macros = {name: value for name, value in numbers.items() if name not in source.sizes}
+        blob_macros: dict[str, Macro] = {}
+        for role, blob in self.blobs.items():
+            blob_macros |= blob.layout.macros(role, as_argument=self.passes_geometry, plain=self.has_plain_blobs)
+        types = {role: blob.type for role, blob in self.blobs.items()}
+        types |= {role: array.type for role, array in self.arrays.items()}
+        blob_macros |= source.storage_macros(types)
+        sizes = self.sizes if self.constant_sizes else None
+        return sys.intern(source.assemble(macros, blob_macros, sizes, plain=self.has_plain_blobs))
+
+    @property
+    def moves(self) -> str | None:
+        """What it does if it only moves data: ``packing weights``; None if it computes, as an addition does."""
+        return None if self.macros.get("ACCUMULATE") else self.source.moves
+
+    def bytes(self, count: int) -> int:
+        """Bytes of all that it reads and writes for a batch of ``count``, once each: data cells, and whole arrays.
+
+        A kernel that writes zeros alone writes the halo.
+        """
+        if self.combines:
+            return sum(call.bytes(count) for call in self.combines)
+        samples = len(self.samples_of(count))
+        size = sum(
+            (array.elements + samples * array.per_sample) * array.type.itemsize for array in self.arrays.values()
+        )
+        for blob in self.blobs.values():
+            layout = blob.layout
+            cells = layout.halo_elements if self.kernel == ZERO_HALO else layout.unit_elements
+            size += samples * layout.unit_count * cells * blob.type.itemsize
+        return size
+
+    @property
+    def halos_read(self) -> set[str]:
+        """The storages of the blobs that the kernel reads with their halo."""
+        source = self.source
+        roles = {role for role, access in source.blobs.items() if access == "read"} - source.data_alone
+        return {blob.storage for role, blob in self.blobs.items() if role in roles}
+
+    @property
+    def passes_geometry(self) -> bool:
+        """Whether the sizes of blobs are arguments of the kernel."""
+        return self.source.sizes_as_arguments and not self.constant_sizes
+
+    @property
+    def has_plain_blobs(self) -> bool:
+        """Whether the program need know nothing of planes within units, nor of rows with zeros of their own."""
+        return all(blob.layout.is_plain for blob in self.blobs.values())
+
+    @property
+    def _numbers(self) -> dict[str, Macro]:
+        """What the header lists as macros and sizes: those of the call, and the work sizes for which it asks."""
+        source, work = self.source, {}
+        for axis, name in enumerate(("WIDTH", "HEIGHT", "UNITS")):
+            work[f"GLOBAL_{name}"] = self.dimensions[axis]
+            work[f"LOCAL_{name}"] = (self.local_size or (1, 1, 1))[axis]
+        layouts = [blob.layout for blob in self.blobs.values()]
+        if layouts:
+            work["PLANES"] = -(-layouts[0].plane_count // self.global_size.units)
+        work["GAPLESS"] = int(all(layout.unit_memory_width == layout.unit_width for layout in layouts))
+        asked = {name: work[name] for name in (*source.macros, *source.sizes) if name in work}
+        return {**self.macros, **self.tunables, **asked}
+
+    @property
+    def each(self) -> tuple[KernelCall, ...]:
+        """The calls that it combines, or itself."""
+        return self.combines or (self,)
+
+    @property
+    def table(self) -> list[int]:
+        """The rows for those that it combines (KernelSource.of_several)."""
+        table, first = list[int](), 0
+        for call in self.combines:
+            begins = [call.arrays[role].offset - self.arrays[role].offset for role in call.source.arrays]
+            table += [first, *begins, *call.sizes.values()]
+            first += call.groups
+        return table
+
+    @property
+    def groups(self) -> int:
+        """Work-groups of a call along the width alone, which does not depend on the batch."""
+        return -(-self.global_size.width // (self.local_size or (1, 1, 1))[0])
+
+    @property
+    def fault(self) -> Fault | None:
+        """What to do without where a driver does not build the kernel: the variant, or else this way alone."""
+        if self.way is None:
+            return None
+        return Fault.of(self.task, Way(self.way.variant)) if self.task else Fault(self.way)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The values of the scalars that do not depend on the batch."""
+        numbers = self._numbers
+        return {name: int(numbers[name]) for name in self.source.sizes}
+
+    @property
+    def dimensions(self) -> tuple[int, int, int]:
+        """GLOBAL_WIDTH, GLOBAL_HEIGHT, GLOBAL_UNITS: the work of one sample, not rounded to the local size."""
+        return self.global_size.width, self.global_size.height, self.global_size.units
+
+    def samples_of(self, count: int) -> range:
+        """The samples of a batch of ``count`` that this launch takes."""
+        return range(count) if self.samples is None else self.samples[: max(0, count - self.samples.start)]
+
+    def work_size(self, count: int) -> tuple[int, int, int]:
+        """The global size for ``count`` samples, each dimension a multiple of the local one."""
+        local = self.local_size or (1, 1, 1)
+        sizes = self.global_size.of_batch(count)
+        return tuple(rounded_up(size, step) for size, step in zip(sizes, local, strict=True))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The samples that launches are for.
+
+    Attributes:
+        count: how many there are on the device.
+        whole: how many there are in what batch norms are over, where that is the batches of several shards.
+        shard: the number of the shard that they are.
+        first: the number of the first one within its step, which may be made of several batches (random numbers).
+        divisor: what the sum of the samples' losses is divided by, for each output of the network; ``count`` if None.
+    """
+
+    count: int
+    whole: int | None = None
+    shard: int = 0
+    first: int = 0
+    divisor: float | tuple[float, ...] | None = None
+
+    def of_output(self, number: int, weight: float = 1.0) -> Batch:
+        """The batch for the loss of one output, which is multiplied by a weight; a divisor of 0 is 1."""
+        divisor = self.divisor[number] if isinstance(self.divisor, tuple) else self.divisor
+        divisor = self.count if divisor is None else divisor or 1.0
+        return replace(self, divisor=divisor / weight if weight else math.inf)
+
+    def scalars(self, samples: range) -> dict[str, int | float]:
+        """The values of all scalar arguments that kernels may have, for a launch that takes these samples.
+
+        An int is a kernel's ``int``, a float its ``float``.
+        """
+        return {
+            "COUNT": len(samples),
+            "WHOLE": self.count if self.whole is None else self.whole,
+            "SHARD": self.shard,
+            "FIRST": samples.start,
+            "FIRST_SAMPLE": self.first + samples.start,
+            "DIVISOR": float(self.count if self.divisor is None or isinstance(self.divisor, tuple) else self.divisor),
+        }
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What kernels are chosen by: what is known of the device, one of PRECISIONS for products, and ways to compute.
+
+    ``padding`` is how plans pad blobs, and ``storage`` what the numbers of those between the layers are in plans for
+    inference; weights, results and sums are float32. ``chosen`` has what was chosen by this for an operation, so that
+    layers that are alike are looked at once; each plan has its own (planning/plan.py).
+    """
+
+    model: DeviceModel = HOST
+    precision: str = "fp32"
+    choices: Choices = field(default_factory=Choices)
+    padding: Padding = field(default_factory=Padding)
+    storage: StorageType = FLOAT32
+    chosen: dict[object, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def of(self, kernel: str) -> dict[str, int]:
+        """The tunables of ``kernel``."""
+        return kernel_source.load(kernel).tuning(self.model)
+
+
+def for_model(calls: Iterable[KernelCall], model: DeviceModel) -> list[KernelCall]:
+    """The calls with programs for a device.
+
+    A GPU's serve any size, since building them takes long. A CPU's compiler makes better loops of most kernels where it
+    knows their length (docs/kernels.md).
+    """
+    return [replace(call, constant_sizes=not (model.items_are_lanes or call.source.sizes_everywhere)) for call in calls]
+
+
+def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
+    """Work size for kernels that loop ``y`` and ``x`` from their global id in steps of GLOBAL_HEIGHT and GLOBAL_WIDTH.
+
+    A CPU gets a plane a work-item, whose inner loop its compiler vectorizes; a GPU gets neighbours on neighbours.
+    """
+    if not tuning.model.items_are_lanes:
+        return GlobalSize(1, 1, shape.planes), None
+    width = power_of_two(shape.width, group_size(tuning.model, 64))
+    height = power_of_two(shape.height, group_size(tuning.model) // width)
+    return GlobalSize(width, rounded_up(shape.height, height), shape.planes), full_group(tuning.model, width, height)
+
+
+def planes_at_once(shape: Shape) -> int:
+    """Planes that a CPU's work-item does, one behind the other, where planes are small."""
+    return max(1, _CELLS_OF_A_WORK_ITEM // (shape.height * shape.width))
+
+
+def cell_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
+    """Work size for kernels that compute each cell from those at the same place of other blobs (kernels/cells.h)."""
+    if not tuning.model.items_are_lanes:
+        return GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), None
+    # Programs know how many share a plane: there are few such numbers.
+    items = -(-shape.height * shape.width // tuning.of(kernel)["CELLS"])
+    sharers = 1 if items == 1 else group_size(tuning.model) if items > 4 * _FEW_SHARERS else _FEW_SHARERS
+    return GlobalSize(rounded_up(items, sharers), 1, shape.planes), full_group(tuning.model, sharers)
+
+
+def cell_call(
+    kernel: str,
+    label: str,
+    blobs: Mapping[str, Blob],
+    tuning: Tuning,
+    *,
+    arrays: Mapping[str, Array] | None = None,
+    macros: Mapping[str, Macro] | None = None,
+) -> KernelCall:
+    """The launch of such a kernel, whose planes are those of the first blob."""
+    size, local = cell_work(kernel, next(iter(blobs.values())).shape, tuning)
+    return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tuning.of(kernel), local)
+
+
+def group_size(model: DeviceModel, wanted: int = GROUP_SIZE) -> int:
+    """Work-items of a GPU's work-group: as ``wanted``, a power of two, or the largest one that the device allows."""
+    return min(wanted, 1 << (model.group_size.bit_length() - 1))
+
+
+def row_group(model: DeviceModel, items: int) -> tuple[int, int, int]:
+    """The work-group of a GPU's kernel that has use for ``items`` neighbours along the width."""
+    return full_group(model, power_of_two(items, group_size(model)))
+
+
+def full_group(model: DeviceModel, width: int, height: int = 1) -> tuple[int, int, int]:
+    """A work-group of ``width`` x ``height``, filled up along the units."""
+    return width, height, max(1, min(group_size(model) // (width * height), _GROUP_UNITS))
+
+
+def power_of_two(value: int, most: int) -> int:
+    """The smallest power of two that is at least ``value``, but no more than ``most``, a power of two itself."""
+    return min(1 << (value - 1).bit_length(), most)
+
+
+def rounded_up(size: int, step: int) -> int:
+    """``size`` up to the next multiple of ``step``."""
+    return -(-size // step) * step
+
+
+def copy_call(
+    label: str, source: Blob, target: Blob, tuning: Tuning, *, accumulate: bool = False, because: str = ""
+) -> list[KernelCall]:
+    """The call that copies a blob into another, or adds it; none where both are the same memory already."""
+    if source == target and not accumulate:
+        return []
+    width = group_size(tuning.model, 64) if tuning.model.items_are_lanes else 1
+    runs = -(-target.shape.elements // (width * 16)) if width > 1 else target.shape.units
+    return [
+        KernelCall(
+            "blob/copy",
+            label,
+            GlobalSize(width, 1, runs),
+            blobs={"INPUT": source, "OUTPUT": target},
+            macros={"ACCUMULATE": int(accumulate)},
+            local_size=None if width == 1 else (width, 1, 1),
+            because=because,
+        )
+    ]
+
+
+def sum_call(label: str, partials: Array, gradient: Array, splits: int, tuning: Tuning) -> KernelCall:
+    """The launch that adds up partial sums of a gradient, which lie one behind the other."""
+    run, local = (1, group_size(tuning.model, 64)) if tuning.model.items_are_lanes else (256, 1)
+    return KernelCall(
+        "gradient/reduce",
+        label,
+        GlobalSize(-(-gradient.elements // (run * local)) * local, per_sample=False),
+        arrays={"PARTIALS": partials, "GRADIENT": gradient},
+        macros={"SPLITS": splits, "ELEMENTS": gradient.elements, "RUN": run},
+        local_size=(local, 1, 1),
+    )

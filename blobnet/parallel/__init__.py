@@ -1,0 +1,4 @@
+"""Processes that train one model together: ranks, what they exchange, and whether all are there.
+
+Nothing here knows what a training exchanges.
+"""

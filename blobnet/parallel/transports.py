@@ -1,0 +1,202 @@
+"""What elements of a device's buffers go through from rank to rank (docs/many_devices.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.memory.blob import FLOAT32, FloatArray
+from blobnet.device.device import Device
+from blobnet.errors import DeviceError
+from blobnet.parallel.heartbeat import State
+from blobnet.parallel.nccl import WITHOUT, Communicator
+
+__all__ = ["Elements", "HostMemory", "Nccl", "Transport"]
+
+#: Some elements of a device's buffer of float32.
+Elements: TypeAlias = tuple[Any, range]
+
+
+class Transport:
+    """Of one rank, which has all that there is.
+
+    Attributes:
+        name: what it is called.
+        in_buckets: whether elements should go a bucket at a time, while the device computes what belongs to the next.
+    """
+
+    name = "nothing"
+    in_buckets = True
+
+    def allocate(self, device: Device, size: int) -> Any:
+        """A buffer of at least so many bytes, all zero, whose elements can be swapped and added.
+
+        Raises:
+            OutOfMemoryError: the device has no room for it.
+        """
+        return device.allocate(size)
+
+    def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
+        """Begins to send elements to another rank, behind what is launched: what waits, and takes those that it sends.
+
+        Launches that follow find these. Both ranks call it, each with as many to take as the other one gives.
+
+        Args:
+            partner: the other rank.
+            device: whose buffers they are in: of :meth:`allocate`.
+            given: what to send.
+            taken: where what comes goes, which no launch touches until it has come.
+            key: tells what is under way at the same time apart.
+        """
+        raise NotImplementedError
+
+    def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
+        """Begins to make elements their sums over all ranks, in an order of its own: what waits, and does that."""
+        raise NotImplementedError
+
+    def fill(self, device: Device, buffer: Any, own: range) -> None:
+        """Brings this rank the elements of the others, of which each has as many, side by side in the ranks' order.
+
+        Args:
+            device: whose buffer it is, any.
+            buffer: of the elements of all.
+            own: those that this rank has.
+        """
+
+
+class HostMemory(Transport):
+    """MPI, through page-locked memory; a processor's own buffers are where they are.
+
+    Args:
+        mpi: the library.
+        doing: says what this rank does: see Heartbeat.
+    """
+
+    name = "MPI"
+
+    def __init__(self, mpi: Any, doing: Callable[[State], AbstractContextManager[None]]) -> None:
+        self._mpi, self._all, self._doing = mpi, mpi.COMM_WORLD, doing
+        self._memory: dict[str, npt.NDArray[np.float32]] = {}
+
+    def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
+        (source, own), (target, other) = given, taken
+
+        def swap(out: FloatArray, into: FloatArray) -> None:
+            with self._doing("waits"):
+                self._all.Sendrecv(out, partner, recvbuf=into, source=partner)
+
+        def swap_there() -> None:
+            with device.mapped(given, taken) as (out, into):
+                swap(out, into)
+
+        if device.is_host:
+            return swap_there
+        out = self._host(device, f"out {key}", len(own))
+        into = self._host(device, f"into {key}", len(other))
+        reading = device.read_later(source, out, FLOAT32.itemsize * own.start) if own else None
+
+        def finish() -> None:
+            if reading is not None:
+                reading.values()
+            swap(out, into)
+            if other:
+                device.write(target, into, FLOAT32.itemsize * other.start)
+
+        return finish
+
+    def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
+        buffer, own = elements
+
+        def add(values: FloatArray) -> None:
+            with self._doing("waits"):
+                self._all.Allreduce(self._mpi.IN_PLACE, values)
+
+        def add_there() -> None:
+            with device.mapped(elements) as (values,):
+                add(values)
+
+        if device.is_host:
+            return add_there
+        values = self._host(device, f"out {key}", len(own))
+        reading = device.read_later(buffer, values, FLOAT32.itemsize * own.start)
+
+        def finish() -> None:
+            add(reading.values())
+            device.write(buffer, values, FLOAT32.itemsize * own.start)
+
+        return finish
+
+    def fill(self, device: Device, buffer: Any, own: range) -> None:
+        values = self._host(device, "filled", len(own) * self._all.Get_size())
+        values[own.start : own.stop] = device.read(buffer, len(own), offset=FLOAT32.itemsize * own.start)
+        with self._doing("waits"):
+            self._all.Allgather(self._mpi.IN_PLACE, values)
+        device.write(buffer, values)
+
+    def _host(self, device: Device, name: str, elements: int) -> npt.NDArray[np.float32]:
+        memory = self._memory.get(name)
+        if memory is None or memory.size < elements:
+            memory = self._memory[name] = device.host_memory(FLOAT32.itemsize * max(1, elements)).view(np.float32)
+        return memory[:elements]
+
+
+class Nccl(Transport):
+    """NCCL, from memory that OpenCL and CUDA share.
+
+    NOTE: neither knows what the other has under way, so that the host waits in between. And a GPU does the work of one
+    of them at a time: it takes 0.35 ms for one to come to its turn while the other has nothing to do, 2 ms while it has
+    (measured on H100s), as long as 100 MB take. So all elements go at once, behind the backward pass.
+
+    Args:
+        communicator: the ranks' devices.
+        host: what few elements go through that lie elsewhere.
+        doing: says what this rank does: see Heartbeat.
+    """
+
+    in_buckets = False
+
+    def __init__(
+        self, communicator: Communicator, host: Transport, doing: Callable[[State], AbstractContextManager[None]]
+    ) -> None:
+        self._communicator, self._host, self._doing = communicator, host, doing
+        self.name = f"NCCL {communicator.libraries.version}"
+
+    def allocate(self, device: Device, size: int) -> Any:
+        memory = self._communicator.allocate(size)
+        try:
+            return device.take(memory)
+        except DeviceError as error:
+            raise error.with_hint(WITHOUT) from error
+
+    def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
+        changed = device.mark()
+
+        def finish() -> None:
+            device.wait(changed)
+            with self._doing("waits"):
+                self._communicator.swap(partner, _place(given), _place(taken))
+
+        return finish
+
+    def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
+        changed = device.mark()
+
+        def finish() -> None:
+            device.wait(changed)
+            with self._doing("waits"):
+                self._communicator.add(*_place(elements))
+
+        return finish
+
+    def fill(self, device: Device, buffer: Any, own: range) -> None:
+        self._host.fill(device, buffer, own)
+
+
+def _place(elements: Elements) -> tuple[int, int]:
+    """The address of the first one, and how many there are."""
+    buffer, own = elements
+    return buffer.memory.address + FLOAT32.itemsize * own.start, len(own)

@@ -1,0 +1,215 @@
+"""What ``fit`` and its like accept in place of objects: names, classes, and a fraction of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.memory.blob import FloatArray
+from blobnet.datasets.source import Part, Rows, stored_labels
+from blobnet.network.ends import by_name, in_order, part_subject
+from blobnet.errors import DataError, OptionError, ShapeError, near_matches
+from blobnet.network.graph import Graph
+from blobnet.data.labels import in_memory
+from blobnet.support.loss_names import loss_named, squeezed
+from blobnet.losses import CrossEntropy, Loss
+from blobnet.optimizers import Optimizer
+from blobnet.data.sample_weights import prepare_sample_weights
+from blobnet.data.samples import as_batches, comes_in_batches, sources_for
+from blobnet.schedules import check_number
+
+
+def loss_of(value: Any) -> Loss | None:
+    """A loss, its class, or its name: ``MeanSquaredError``, ``mean_squared_error`` or ``mse`` (blobnet/support/loss_names.py).
+
+    None stays None.
+
+    Raises:
+        OptionError: it is none of these.
+    """
+    name = (isinstance(value, str) and loss_named(value)) or value
+    found: Loss | None = _object("loss", name, Loss, Loss.kinds)
+    return found
+
+
+def losses_for(graph: Graph, given: Any, known: Any = None) -> tuple[Loss, ...]:
+    """The losses of a model's outputs, in their order.
+
+    Args:
+        graph: the model.
+        given: as users give them: a loss, as for :func:`loss_of`; for several outputs one for each, by name or in a
+            list. None for those that are known.
+        known: those of the last training; None if there was none: then that of a single output is CrossEntropy().
+
+    Raises:
+        OptionError: there is not one for each output, or a name is that of no output.
+    """
+    names = list(graph.outputs)
+    if given is None and known is None and len(names) == 1:
+        return (CrossEntropy(),)
+    found = []
+    for name, item in zip(names, in_order(names, known if given is None else given, "loss", "output"), strict=True):
+        loss = loss_of(item)
+        if loss is None:
+            raise OptionError("loss", "there must be one for every output of the model", missing=name)
+        found.append(loss)
+    return tuple(found)
+
+
+def loss_weights_for(graph: Graph, given: Any) -> tuple[float, ...]:
+    """What the loss of each output is multiplied by in the sum of all: 1 unless something else is given.
+
+    Args:
+        graph: the model.
+        given: a mapping by the names of some outputs, a list with one for each, or None; for a single output a number.
+
+    Raises:
+        OptionError: a name is that of no output, there are too few or too many, or one is negative or not finite.
+    """
+    names = list(graph.outputs)
+    if given is None:
+        return (1.0,) * len(names)
+    whole = {**dict.fromkeys(names, 1.0), **given} if isinstance(given, Mapping) else given
+    weights = in_order(names, whole, "loss_weights", "output")
+    for weight in weights:
+        check_number("loss_weights", "weight", weight, least=0)
+    if not any(weights):
+        raise OptionError("loss_weights", "at least one must be above 0", weights=weights)
+    return tuple(float(weight) for weight in weights)
+
+
+def optimizer_of(value: Any) -> Optimizer | None:
+    """An optimizer, its class, or its name: ``adam`` with its default rate; None stays None.
+
+    Raises:
+        OptionError: it is none of these.
+    """
+    found: Optimizer | None = _object("optimizer", value, Optimizer, Optimizer.kinds)
+    return found
+
+
+def _object(what: str, value: Any, base: Any, kinds: Mapping[str, Any]) -> Any:
+    if value is None or isinstance(value, base):
+        return value
+    build = value if isinstance(value, type) and issubclass(value, base) else None
+    if isinstance(value, str):
+        build = {squeezed(name): kind for name, kind in kinds.items()}.get(squeezed(value))
+        if build is None:
+            rule = f"the {what} must be one of blobnet's"
+            raise OptionError(what, rule, name=value, hint=near_matches(value, list(kinds)))
+    if build is None:
+        said = squeezed(getattr(value, "__name__", type(value).__name__)).removesuffix("loss")
+        own = {squeezed(name): name for name in kinds}.get(said) or (what == "loss" and loss_named(said))
+        hint = f"blobnet.{base.__module__.rpartition('.')[2]}.{own or next(iter(kinds))}(), for example."
+        if what == "loss" and not own and callable(value):
+            hint = "a formula is a losses.Expression(text), whose derivative follows from it (docs/contractions.md)."
+        raise OptionError(what, f"it must be {_article(base)}, or the name of one", received=_kind(value), hint=hint)
+    try:
+        return build()
+    except TypeError as error:
+        hint = f"make it with its arguments: {build.__name__}(...)."
+        raise OptionError(what, f"{build.__name__} must have its arguments", cause=error, hint=hint) from error
+
+
+def _article(base: type) -> str:
+    return f"{'an' if base.__name__[0] in 'AEIO' else 'a'} {base.__name__}"
+
+
+def _kind(value: object) -> str:
+    return repr(value) if isinstance(value, int | float) else type(value).__name__
+
+
+def parted(
+    graph: Graph, x: Any, y: Any, weights: Any, validation: Any, seed: int
+) -> tuple[Any, Any, Any, tuple[Any, Any] | None]:
+    """Samples, labels and weights to train on, and samples and labels to validate with.
+
+    Args:
+        graph: the model.
+        x: samples, as ``fit`` takes them.
+        y: their labels.
+        weights: of the samples; None for none.
+        validation: None; (x, y); or a fraction of the samples, which are then drawn and not trained on.
+        seed: of the drawing.
+
+    Raises:
+        OptionError: it is something else, or a fraction that leaves one of the two without samples.
+        DataError: there are no labels for the samples to part, or not as many weights.
+    """
+    if validation is None or (isinstance(validation, tuple | list) and len(validation) == 2):
+        return x, y, weights, validation if validation is None else tuple(validation)
+    if comes_in_batches(graph, as_batches(graph, validation)) or _has_items(validation):
+        return x, y, weights, (validation, None)  # Whether it brings its labels along is seen with them.
+    is_number = isinstance(validation, float | np.floating)
+    if not is_number or not 0 < validation < 1:
+        rule = "it must be (x, y), or a fraction of the samples, above 0 and below 1"
+        raise OptionError("validation", rule, received=_kind(validation))
+    if y is None:
+        hint = "give validation=(x, y)."
+        raise DataError("validation", "a fraction needs samples with numbers, and their labels", y=None, hint=hint)
+    sources = sources_for(graph, x, "x")
+    samples, names = len(sources[0]), list(graph.outputs)
+    count = round(samples * float(validation))
+    labels = [
+        _known_labels(own, part_subject("y", name, names), sources[0].shape)
+        for name, own in zip(names, in_order(names, y, "y", "output", DataError), strict=True)
+    ]
+    if not 0 < count < samples:
+        rule = "a fraction must leave samples on both sides"
+        raise OptionError("validation", rule, fraction=validation, samples=samples)
+    order = np.random.default_rng(seed).permutation(samples)
+    kept, held_out = np.sort(order[count:]), np.sort(order[:count])
+    given = prepare_sample_weights(weights, samples)
+
+    def some(rows: Rows) -> tuple[Any, Any]:
+        inputs = by_name(list(graph.inputs), [Part(source, rows) for source in sources])
+        return inputs, by_name(names, [own[rows] for own in labels])
+
+    return *some(kept), None if given is None else given[kept], some(held_out)
+
+
+def _has_items(x: Any) -> bool:
+    return hasattr(x, "__getitem__") and not hasattr(x, "shape") and not isinstance(x, str | list | tuple)
+
+
+def _known_labels(y: Any, subject: str, x_shape: tuple[int, ...]) -> Any:
+    """Labels that some may be taken of by their numbers."""
+    labels = stored_labels(y, subject)
+    if labels is None:
+        labels = np.asarray(in_memory(y, subject))
+    if not labels.shape or len(labels) != x_shape[0]:
+        rule = "x and y must hold the same number of samples"
+        raise DataError(subject, rule, x_shape=x_shape, y_shape=labels.shape)
+    return labels
+
+
+def all_finite(values: FloatArray) -> bool:
+    """Whether all numbers of a float32 array are finite: so is their sum then, in float64.
+
+    NOTE: that needs no memory for an answer for each, which takes longer to get than all the rest.
+    """
+    with np.errstate(invalid="ignore"):
+        return bool(np.isfinite(values.sum(dtype=np.float64)))
+
+
+def as_float32(values: npt.ArrayLike, subject: str) -> FloatArray:
+    """A new array of real numbers.
+
+    Raises:
+        OptionError: there is something else in it, or under a mask.
+        ShapeError: its rows differ in length.
+    """
+    if np.ma.is_masked(values):
+        hint = "fill the masked values in: values.filled(value)."
+        raise OptionError(subject, "the values must go without a mask, which would be ignored", hint=hint)
+    try:
+        with np.errstate(over="ignore"):
+            array: FloatArray = np.array(values, np.float32)
+    except (TypeError, ValueError) as error:
+        is_ragged = "inhomogeneous" in str(error)
+        kind = ShapeError if is_ragged else OptionError
+        raise kind(subject, "the values must be an array of numbers", cause=error, received=repr(values)) from error
+    return array

@@ -1,0 +1,358 @@
+"""The gradients of a step's shards, added in an order that does not depend on where they were computed.
+
+Of S shards, each is computed alone, from the same statistics. Their gradients, and the statistics that each leaves, are
+added by a balanced binary tree: neighbours, then neighbouring pairs, and so on. A rank has a run of shards, so that the
+tree's lower levels are its own; the others are exchanges with the ranks at distance 1, 2, 4, ..., each of half as many
+elements as the one before, and then the other way to bring the sums back to all (docs/many_devices.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from blobnet.memory.blob import FLOAT32
+from blobnet.execution.executor import Executor, Launch
+from blobnet.network.graph import Graph
+from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.training.lanes import Lanes
+from blobnet.parallel.world import World
+from blobnet.network.parameters import ParameterTable
+from blobnet.planning import STATISTICS
+from blobnet.training.weight_buffers import GRADIENT_SUM, SUM_SCALE, Sums, half, statistics_of
+
+#: How ranks add: along the tree of shards, or as their transport likes, whose bits depend on the number of ranks.
+ORDERED, FAST = "ordered", "fast"
+
+#: Bytes of gradients, at least, that are exchanged together while the backward pass goes on.
+BUCKET = 16 << 20
+
+
+def sums_of(
+    graph: Graph,
+    table: ParameterTable,
+    accumulate: bool,
+    shards: int,
+    world: World,
+    reduction: str = ORDERED,
+    *,
+    in_step: bool = False,
+) -> Sums:
+    """What a rank keeps of the sums of a step that is made of several batches, in one shard or several."""
+    if shards == 1:
+        return Sums(table.trainable_elements, range(0), int(accumulate))
+    own = shards // world.size
+    # One for each level of the tree of the rank's own. A shard that is the right one of two is added to the left one
+    # itself; where it is made of several batches, these must be added to each other first.
+    count = own.bit_length() if accumulate else max(1, own.bit_length() - 1)
+    sums = Sums(table.trainable_elements, statistics_of(graph, table), count, accumulate)
+    if in_step:  # Statistics are those of all shards at once.
+        sums = replace(sums, statistics=range(0), count=own, in_step=True)
+    if world.size == 1:
+        return sums
+    parts = parts_of(table, sums.elements) if world.transport.in_buckets else (range(sums.elements),)
+    return replace(sums, parts=parts, is_ordered=reduction == ORDERED)
+
+
+def parts_of(table: ParameterTable, elements: int) -> tuple[range, ...]:
+    """Buckets of the gradients, of BUCKET bytes or more, from the end on; then what is plain, and the statistics.
+
+    Parameters lie in the order of their layers, so that backward passes finish the last ones first; but those that do
+    not decay (biases, norms) lie behind the others.
+    """
+    tail = table.groups[-1].offset + table.groups[-1].decayed_elements if table.groups else 0
+    starts = sorted(piece.offset for piece in table.slices.values() if piece.offset < tail)
+    found, end, least = list[range](), tail, BUCKET // FLOAT32.itemsize
+    for start in reversed(starts):
+        if (end - start >= least and start >= least) or start == 0:
+            found.append(range(start, end))
+            end = start
+    return (*found, range(tail, elements)) if len(found) > 1 else (range(elements),)
+
+
+class Exchange(NamedTuple):
+    """What a rank exchanges with another one, and back again: it adds its half, and gets the sums of the other.
+
+    Attributes:
+        partner: the other rank.
+        mine: the elements that this rank adds.
+        other: those that it gives; the same ones where both add all, and nothing comes back.
+    """
+
+    partner: int
+    mine: range
+    other: range
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether each lacks what the other one adds."""
+        return self.mine != self.other
+
+    @property
+    def messages(self) -> int:
+        """That each sends."""
+        return 2 if self.comes_back else 1
+
+    @property
+    def elements(self) -> int:
+        """That each sends, there and back; its partner may send some fewer."""
+        return len(self.other) + (len(self.mine) if self.comes_back else 0)
+
+
+def exchanges(part: range, rank: int, size: int, *, whole: bool = False) -> list[Exchange]:
+    """The levels of the tree above the ranks' own: with those at distance 1, 2, 4, ..., half as much at each.
+
+    ``whole``: all of it at each, after which there is nothing to bring back.
+    """
+    found, distance = list[Exchange](), 1
+    while distance < size:
+        other = part
+        if not whole:
+            middle = len(part) - half(part)
+            lower, upper = part[:middle], part[middle:]
+            part, other = (upper, lower) if rank & distance else (lower, upper)
+        found.append(Exchange(rank ^ distance, part, other))
+        distance *= 2
+    return found
+
+
+class _Part:
+    """A part of a step's sums, which is exchanged by itself.
+
+    Args:
+        part: its elements.
+        executor: see ShardSum.
+        sums: where they lie.
+        world: the ranks.
+        last: the number of the rank's last shard, behind which its sum is whole.
+        left: the buffers that this shard leaves what it has computed in.
+
+    Attributes:
+        ready: behind how many launches of the backward pass its gradients are done.
+        accumulate: adds them to the sum of the last shard.
+        merge: adds up the sums of the rank's shards.
+    """
+
+    def __init__(
+        self, part: range, executor: Executor, sums: Sums, world: World, last: int, left: Mapping[str, Any]
+    ) -> None:
+        model = executor.plan.tuning.model
+        self._part, self._executor, self._sums, self._world = part, executor, sums, world
+        calls = executor.plan.phase("backward")
+        touching = [number for number, call in enumerate(calls, 1) if _touches(call, part)]
+        self.ready = max(touching, default=0)
+        place = sums.place_of(last)
+        is_there = left["gradients"] is executor.buffers.get(GRADIENT_SUM)
+        self.accumulate = [] if is_there else executor.bind(sums.accumulate_call(place, model, part), 0, left)
+        merges = [sums.merge_call(number, model, part) for number in range(place, 0, -1)]
+        self.merge = executor.bind([call for calls in merges for call in calls], 0)
+        whole = sums.goes_whole(part)
+        self._levels = exchanges(part, world.rank, world.size, whole=whole) if sums.is_ordered else []
+        self._add = [executor.bind(sums.add_call(level.mine, part, model), 0) for level in self._levels]
+
+    @property
+    def sum_up(self) -> list[Launch]:
+        """What makes the rank's sum of the part whole, where there are no statistics in it."""
+        return [*self.accumulate, *self.merge]
+
+    def exchange(self) -> Iterator[None]:
+        """Adds up the part over all ranks; wherever it yields, the device has work to do first, as may have others."""
+        transport, device = self._world.transport, self._executor.device
+        buffer = self._executor.buffers[GRADIENT_SUM]
+        key = str(self._part.start)
+        if not self._sums.is_ordered:
+            finish = transport.adding(device, (buffer, self._part), key)
+            yield
+            finish()
+            return
+        storage, first = self._sums.received_in(self._part)
+        for level, add in zip(self._levels, self._add, strict=True):
+            taken = self._executor.buffers[storage], range(first, first + len(level.mine))
+            finish = transport.swapping(level.partner, device, (buffer, level.other), taken, key)
+            yield
+            finish()
+            self._executor.launch(add, 0)
+        for level in reversed(self._levels):
+            if not level.comes_back:
+                break
+            finish = transport.swapping(level.partner, device, (buffer, level.mine), (buffer, level.other), key)
+            yield
+            finish()
+
+
+def _touches(call: KernelCall, part: range) -> bool:
+    """Whether a launch has to do with gradients of a part."""
+    own = [array for one in call.each for array in one.arrays.values() if array.storage == "gradients"]
+    return any(array.offset < part.stop and array.end(0) > part.start for array in own)
+
+
+class ShardSum:
+    """Adds up the gradients of a step on the device.
+
+    Args:
+        executor: whose ``gradients`` they are; it has the buffers of ``sums``.
+        sums: where they lie.
+        shards: of a step, over all ranks.
+        world: the ranks.
+        totals: numbers that the losses add to in ``totals``, which holds as many for each of the rank's shards.
+        lanes: what computes the rank's shards.
+    """
+
+    def __init__(self, executor: Executor, sums: Sums, shards: int, world: World, totals: int, lanes: Lanes) -> None:
+        self._executor, self._sums, self._shards, self._world, self._totals = executor, sums, shards, world, totals
+        self._own, self._lanes = shards // world.size, lanes
+        self._number, self._place, self._weights = 0, 0, list[float]()
+        #: What the losses of each shard of all ranks have come to, behind the last step.
+        self.totals: npt.NDArray[np.float32] | None = None
+        #: For each lane, the buffers that its shards leave what they have computed in.
+        self._left = [
+            {name: lane.buffers[name] for name in ("gradients", STATISTICS) if name in lane.buffers}
+            for lane in lanes.executors
+        ]
+        last = self._own - 1
+        self._parts = [
+            _Part(part, executor, sums, world, last, self._left[last % len(self._left)]) for part in sums.parts
+        ]
+        #: Of the parts that are exchanged, from the one that began first on.
+        self._exchanging: list[Iterator[None]] = []
+        model = executor.plan.tuning.model
+
+        def bind(calls: list[KernelCall], left: Mapping[str, Any] = MappingProxyType({})) -> list[Launch]:
+            return executor.bind(calls, 0, left)
+
+        numbers = range(sums.count)
+        #: For each lane, and each of the sums.
+        self._accumulate = [
+            [bind(sums.accumulate_call(number, model), left) for number in numbers] for left in self._left
+        ]
+        self._finish = bind(sums.finish_calls(model) if sums.count else [])
+        if shards == 1:
+            return
+        #: What the losses of the rank's own shards have come to, on its way from the device.
+        self._own_totals = executor.device.host_memory(FLOAT32.itemsize * self._own * totals).view(np.float32)
+        self._first_total = bind([_first_total(self._own, totals)] if self._own > 1 else [])
+        if sums.in_step:
+            #: Pairs of sums, then pairs of these.
+            distances = [1 << level for level in range(self._own.bit_length() - 1)]
+            pairs = [(place, far) for far in distances for place in range(far, self._own, 2 * far)]
+            tree = [call for place, far in pairs for call in sums.merge_call(place, model, distance=far)]
+            self._tree = bind(tree)
+            return
+        self._take = [[bind(sums.take_call(number, model), left) for number in numbers] for left in self._left]
+        self._merge = [[], *(bind(sums.merge_call(number, model)) for number in numbers[1:])]
+
+    def behind(self) -> list[tuple[int, Callable[[], None]]]:
+        """What to do within the backward pass of the rank's last batch, and behind how many of its launches.
+
+        All ranks exchange in the same order, whatever their plans.
+        """
+        found, ready = list[tuple[int, Callable[[], None]]](), 0
+        for part in self._parts[:-1]:
+            ready = max(ready, part.ready)
+            found.append((ready, partial(self._begin, part, part.sum_up)))
+        return found
+
+    def _begin(self, part: _Part, sum_up: Sequence[Launch] = ()) -> None:
+        """Exchanges a part of the sums, once they are whole; goes on with those before it meanwhile."""
+        self._go_on()
+        self._launch(sum_up)
+        self._exchanging.append(part.exchange())
+        next(self._exchanging[-1])
+
+    def _go_on(self) -> None:
+        self._exchanging = [own for own in self._exchanging if next(own, self) is not self]
+
+    def begin(self, number: int) -> None:
+        """Before the batches of a shard, by its number among those of the rank."""
+        if self._shards == 1:
+            return
+        self._number = number
+        self._place = self._sums.place_of(number)
+        self._lanes.begin(number)
+        self._lanes.executor.place("totals", number * self._totals)
+
+    def add(self) -> None:
+        """Adds the gradients of a batch to those of its shard, but for parts that are exchanged by now."""
+        if self._lanes.is_summed:
+            return
+        whole = self._accumulate[self._lanes.number][self._place]
+        self._launch_later(self._parts[-1].accumulate if self._exchanging else whole)
+
+    def end(self, weight: float) -> None:
+        """Behind the batches of a shard, of which there may be none; ``weight`` is that of its samples."""
+        self._weights.append(weight)
+        if self._shards == 1:
+            return
+        number, place = self._number, self._place
+        launches = [*self._take[self._lanes.number][place]]
+        if self._exchanging:
+            launches += self._parts[-1].merge
+            number = 0
+        elif not self._sums.of_batches:
+            number >>= number & 1  # Its left neighbour's sum is theirs now.
+        while number & 1:
+            launches += self._merge[place]
+            number, place = number >> 1, place - 1
+        if self._number == self._own - 1:
+            launches += self._first_total
+        self._launch_later(launches)
+
+    def end_together(self, weights: Sequence[float]) -> None:
+        """Behind all batches of all of the rank's shards, which were computed in step: with the weight of each."""
+        self._weights += weights
+        self._launch(self._tree)
+        self._launch(self._first_total)
+
+    def finish(self, scale: float) -> bool:
+        """Makes the sum over all ranks, times ``scale`` / their weight, the gradients of the step.
+
+        Returns:
+            Whether the losses of all ranks are finite, where there are several; if one is not, the next step of the
+            optimizer changes nothing on any.
+        """
+        self._lanes.run()
+        executor, world, is_finite = self._executor, self._world, True
+        weights, self._weights = self._weights, []
+        if world.size > 1:
+            reading = executor.device.read_later(executor.buffers["totals"], self._own_totals)
+            if not self._exchanging:
+                for part in self._parts[:-1]:
+                    self._begin(part)
+            self._begin(self._parts[-1])
+            while self._exchanging:
+                self._go_on()
+            every = world.gather_numbers(np.concatenate([weights, reading.values()]))
+            weights = every[:, : self._own].ravel().tolist()
+            self.totals = every[:, self._own :].astype(np.float32).ravel()
+            is_finite = bool(np.isfinite(every[:, self._own]).all())
+            if not is_finite:
+                executor.device.write(executor.buffers["totals"], np.full(1, np.nan, np.float32))
+        executor.feed(SUM_SCALE, np.array([scale / (sum(weights) or 1.0), 1 / self._shards], np.float32))
+        self._launch(self._finish)
+        return is_finite
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether those among the parameters stay what they were before a step until it is done."""
+        return not self._sums.in_step
+
+    def _launch(self, launches: Sequence[Launch]) -> None:
+        self._executor.launch(launches, 0)
+
+    def _launch_later(self, launches: Sequence[Launch]) -> None:
+        """Launches once shards have left what they take."""
+        self._lanes.later(partial(self._launch, launches))
+
+
+def _first_total(shards: int, totals: int) -> KernelCall:
+    """Makes the first total NaN where a loss of another shard is not finite."""
+    arrays: dict[str, Any] = {"TOTALS": Array("totals", shards * totals, persistent=True)}
+    macros = {"LOSSES": shards, "STRIDE": totals}
+    size = GlobalSize(1, per_sample=False)
+    return KernelCall("loss/first_total", "losses of shards", size, arrays=arrays, macros=macros)

@@ -1,0 +1,204 @@
+"""What training can keep beside the parameters, as data: the sum of a step's gradients, and averaged parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blobnet.launch import kernel_source
+from blobnet.memory.blob import FLOAT32
+from blobnet.hardware.device_model import DeviceModel
+from blobnet.network.graph import Graph
+from blobnet.layers.initializers import GIVEN
+from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
+from blobnet.launch.kernel_source import Macro
+from blobnet.network.parameters import PARAMETER_ALIGNMENT, ParameterTable
+from blobnet.planning import STATISTICS
+
+#: The sum of the gradients of a step's batches, and what makes it the gradient of the step.
+GRADIENT_SUM, SUM_SCALE = "gradient sum", "gradient sum scale"
+#: The gradients of a batch of each shard, where shards are computed in step and have several batches.
+SHARD_GRADIENTS = "gradients of shards"
+#: An exponential moving average of the parameters, and how much of them the next step adds to it.
+AVERAGE, AVERAGE_RATE = "averaged parameters", "average rate"
+#: Bytes at most that ranks send each other whole, which takes one message at each level in place of two.
+WHOLE = 1 << 20
+#: Work-items of a work-group, and the most of a launch, on a GPU.
+_GROUP, _MOST_ITEMS = 256, 1 << 18
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums of a step: one of gradients, or several that wait to be added, each with sums of statistics behind it.
+
+    Attributes:
+        gradients: elements of the gradients.
+        statistics: where among the parameters the statistics lie that layers move in training; empty where they go on
+            from batch to batch.
+        count: how many sums there are at once; 0 where a step is one batch.
+        of_batches: whether a shard's gradients are those of several batches, which have a sum by themselves.
+        parts: what is exchanged by itself, from the end on, which backward passes finish first; the last part is what
+            they finish last. None where there is one rank.
+        is_ordered: whether ranks add them along the tree, each half of what the two share.
+        in_step: whether all shards of a rank are computed together (blobnet/training/lockstep.py), each with a sum of its own.
+    """
+
+    gradients: int
+    statistics: range
+    count: int
+    of_batches: bool = False
+    parts: tuple[range, ...] = ()
+    is_ordered: bool = True
+    in_step: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Of one sum."""
+        return self.gradients + len(self.statistics)
+
+    def memory(self) -> dict[str, int]:
+        """Elements of each float32 buffer to allocate, by storage."""
+        behind = [half(part) for part in self.parts if self.received_in(part)[0] == GRADIENT_SUM and self.is_ordered]
+        room = max(1, self.count * self.elements, self.elements + sum(behind))
+        sums = {GRADIENT_SUM: room, SUM_SCALE: 2} if self.count else {}
+        if self.in_step and self.of_batches:
+            sums[SHARD_GRADIENTS] = max(1, self.count * self.gradients)
+        return sums
+
+    @property
+    def gradients_of_shards(self) -> str:
+        """Where shards that are computed in step leave their gradients: a single batch's are the sum."""
+        return SHARD_GRADIENTS if self.of_batches else GRADIENT_SUM
+
+    def place_of(self, shard: int) -> int:
+        """Which of the sums a shard's gradients are added to: one for each of the rank's subtrees that are still open.
+
+        The right one of two shards adds to the left one's, unless it has several batches to add up first.
+        """
+        return shard.bit_count() - (0 if self.of_batches else shard & 1)
+
+    def goes_whole(self, part: range) -> bool:
+        """Whether ranks send each other all of a part, small as it is, and not one half of it and then sums."""
+        return FLOAT32.itemsize * len(part) <= WHOLE and part.stop <= self.gradients
+
+    def received_in(self, part: range) -> tuple[str, int]:
+        """The storage for what comes for a part, and where in it: in place of its gradients, if there is room."""
+        return ("gradients", part.start) if part.start + half(part) <= self.gradients else (GRADIENT_SUM, self.elements)
+
+    def _array(self, number: int) -> Array:
+        return _array(GRADIENT_SUM, self.gradients, number * self.elements)
+
+    def _statistics(self, number: int) -> Array:
+        return _array(GRADIENT_SUM, len(self.statistics), number * self.elements + self.gradients)
+
+    def accumulate_call(self, number: int, model: DeviceModel, part: range | None = None) -> list[KernelCall]:
+        """The call that adds a batch's gradients, or a part of them, to a sum; none without trainable parameters."""
+        own = range(self.gradients)[part.start : part.stop] if part else range(self.gradients)
+        into = _array(GRADIENT_SUM, len(own), number * self.elements + own.start)
+        arrays = {"GRADIENTS": _array("gradients", len(own), own.start), "GRADIENT_SUM": into}
+        return _call("optimizer/accumulate", "gradient sum", arrays, len(own), model)
+
+    def take_call(self, number: int, model: DeviceModel) -> list[KernelCall]:
+        """The call that adds a shard's statistics to a sum."""
+        arrays = {"GRADIENTS": _array(STATISTICS, len(self.statistics)), "GRADIENT_SUM": self._statistics(number)}
+        return _call("optimizer/accumulate", "statistics sum", arrays, len(self.statistics), model)
+
+    def merge_call(
+        self, number: int, model: DeviceModel, part: range | None = None, distance: int = 1
+    ) -> list[KernelCall]:
+        """The call that adds a sum, or a part of it, to the one before it, or so far before it, and clears it."""
+        own, first = part if part else range(self.elements), number * self.elements
+        merged, before = first + own.start, distance * self.elements
+        into = range(merged - before, merged - before + len(own))
+        return self._merge(into, _array(GRADIENT_SUM, len(own), merged), model)
+
+    def add_call(self, mine: range, part: range, model: DeviceModel) -> list[KernelCall]:
+        """The call that adds what was received, for a part, to what this rank adds of it in the first sum."""
+        storage, first = self.received_in(part)
+        return self._merge(mine, _array(storage, len(mine), first), model)
+
+    def _merge(self, into: range, merged: Array, model: DeviceModel) -> list[KernelCall]:
+        arrays = {"MERGED": merged, "SUM": _array(GRADIENT_SUM, len(into), into.start)}
+        return _call("optimizer/merge", "gradient sums", arrays, len(into), model)
+
+    def finish_calls(self, model: DeviceModel) -> list[KernelCall]:
+        """The calls that make the first sum the gradients and the statistics, times the numbers of SUM_SCALE."""
+        sources = self._array(0), self._statistics(0)
+        kept = _array("parameters", len(self.statistics), self.statistics.start)
+        targets = _array("gradients", self.gradients), kept
+        labels = "gradient of the step", "statistics of the step"
+        calls: list[KernelCall] = []
+        for number, (source, target, label) in enumerate(zip(sources, targets, labels, strict=True)):
+            arrays = {"SUM_SCALE": _array(SUM_SCALE, 1, number), "GRADIENT_SUM": source, "GRADIENTS": target}
+            calls += _call("optimizer/finish_sum", label, arrays, target.elements, model)
+        return calls
+
+
+def half(part: range) -> int:
+    """The larger one of a part's halves, of whole parameters' places."""
+    return len(part) - len(part) // (2 * PARAMETER_ALIGNMENT) * PARAMETER_ALIGNMENT
+
+
+def statistics_of(graph: Graph, table: ParameterTable) -> range:
+    """Where the statistics lie that layers may move in training, with what lies between them."""
+    inputs = {vertex.parameter(spec.name) for vertex in graph.inputs.values() for spec in graph.parameters(vertex)}
+    moved = [
+        table.slices[name]
+        for name, spec in graph.named_parameters.items()
+        if not spec.trainable and spec.initializer != GIVEN and name not in inputs
+    ]
+    if not moved:
+        return range(0)
+    end = max(piece.offset + piece.elements for piece in moved)
+    return range(min(piece.offset for piece in moved), rounded_up(end, PARAMETER_ALIGNMENT))
+
+
+def memory(*, average: bool) -> dict[str, int]:
+    """Elements of the buffers of averages; the averaged parameters are DeviceParameters."""
+    return {AVERAGE_RATE: 1} if average else {}
+
+
+def average_call(table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
+    """The call that moves the averaged parameters; none without trainable parameters."""
+    if not table.trainable_elements:
+        return []
+    arrays = {
+        "PARAMETERS": _array("parameters", table.elements),
+        "AVERAGE_RATE": _array(AVERAGE_RATE, 1),
+        "AVERAGE": _array(AVERAGE, table.elements),
+    }
+    elements = table.trainable_elements
+    return _call("optimizer/average", "weight average", arrays, elements, model, ELEMENTS=table.elements)
+
+
+def average_rate(step: int, decay: float) -> float:
+    """What a step moves the average by; ``step`` steps were done before it.
+
+    1 - min(decay, (1 + t) / (10 + t)) with t = step + 1, so that the average of few steps forgets the weights of the
+    start (the rule of TensorFlow's ExponentialMovingAverage).
+    """
+    return 1.0 - min(decay, (2.0 + step) / (11.0 + step))
+
+
+def _array(storage: str, elements: int, offset: int = 0) -> Array:
+    return Array(storage, elements, offset=offset, persistent=True)
+
+
+def _call(
+    kernel: str, label: str, arrays: dict[str, Array], elements: int, model: DeviceModel, **macros: Macro
+) -> list[KernelCall]:
+    if not elements:
+        return []
+    tunables = kernel_source.load(kernel).tuning(model)
+    group = group_size(model, _GROUP) if model.items_are_lanes else 1
+    runs = -(-elements // (tunables["RUN"] * tunables["LANES"]))
+    return [
+        KernelCall(
+            kernel,
+            label,
+            GlobalSize(min(rounded_up(runs, group), _MOST_ITEMS), per_sample=False),
+            arrays=arrays,
+            macros={"TRAINABLE_ELEMENTS": elements, **macros},
+            tunables=tunables,
+            local_size=(group, 1, 1),
+        )
+    ]
