@@ -24,13 +24,13 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import FloatArray, Shape
 from blobnet.errors import OptionError, near_matches
-from blobnet.support.foreign import Explained
-from blobnet.memory.windows import is_int, plain
 from blobnet.losses import Loss
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.memory.windows import is_int, plain
 from blobnet.planning import AUGMENTATION_WORDS
 from blobnet.schedules import check_number
+from blobnet.support.foreign import Explained
 
 __all__ = [
     "Augmentation",

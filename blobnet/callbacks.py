@@ -15,16 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from blobnet.memory.blob import FLOAT32
-from blobnet.files.checkpoint import ModelFile, check_name, save
-from blobnet.network.ends import by_name, losses_description
 from blobnet.errors import FileError, OptionError, add_sentence, counted, extra, near_matches, nearest, warn
 from blobnet.files.atomic import check_writable, held, write
-from blobnet.support.foreign import Explained
+from blobnet.files.checkpoint import ModelFile, check_name, save
+from blobnet.memory.blob import FLOAT32
 from blobnet.memory.windows import check_count
 from blobnet.metrics import FALLING
+from blobnet.network.ends import by_name, losses_description
 from blobnet.parallel.world import World
 from blobnet.schedules import check_number
+from blobnet.support.foreign import Explained
 
 if TYPE_CHECKING:
     from blobnet.training.trainer import Progress

@@ -20,17 +20,17 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import FloatArray, Shape
 from blobnet.contraction import Function, function
 from blobnet.contraction import calls as compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.training import passes
 from blobnet.errors import ContractionError, DataError, OptionError, ShapeError
-from blobnet.support.foreign import Explained
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, group_size, power_of_two
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.lowered import spelled_out
+from blobnet.memory.blob import FloatArray, Shape
 from blobnet.schedules import check_number
+from blobnet.support.foreign import Explained
 
 __all__ = [
     "BinaryCrossEntropy",

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import FloatArray
 from blobnet.contraction import Function, function
 from blobnet.errors import OptionError, near_matches
 from blobnet.losses import IGNORED, Loss
+from blobnet.memory.blob import FloatArray
 
 __all__ = [
     "Expression",

@@ -17,22 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import optimizers
-from blobnet.files import checkpoint
-from blobnet.network import graph
-from blobnet.layers import initializers
-from blobnet.training.arguments import all_finite, as_float32, loss_of, loss_weights_for, losses_for, optimizer_of, parted
 from blobnet.augment import Augmentation, augmentations_of, check_mixed, from_descriptions
-from blobnet.memory.blob import FloatArray, Shape
-from blobnet.support.build_progress import announced
 from blobnet.callbacks import Callback, check_callbacks
-from blobnet.files.checkpoint import ModelFile, TrainingState
+from blobnet.data.labels import labels_for, prepare_labels
+from blobnet.data.sample_weights import ClassWeights, prepare_class_weights, weights_for_outputs
+from blobnet.data.samples import as_batches, comes_in_batches, sources_for, with_labels
 from blobnet.datasets.source import Limited, Source, runs
 from blobnet.device.device import Device, check_process
-from blobnet.hardware.device_model import GENERIC, HOST
-from blobnet.network.ends import Head, by_name, heads_of, in_order, losses_description
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
-from blobnet.support.foreign import explain_method, explained
-from blobnet.memory.windows import check_count, is_int
 from blobnet.execution.inference import (
     Evaluator,
     Evaluators,
@@ -41,25 +33,40 @@ from blobnet.execution.inference import (
     named_metrics,
     sample_shapes,
 )
+from blobnet.execution.loader import IndexedReader, Reader, StreamReader
+from blobnet.files import checkpoint
+from blobnet.files.checkpoint import ModelFile, TrainingState
+from blobnet.hardware.device_model import GENERIC, HOST
 from blobnet.interop import keras_files, safetensors_files
 from blobnet.launch.kernel_call import Tuning
-from blobnet.data.labels import labels_for, prepare_labels
-from blobnet.layers import Input, Layer, Node, Standardize
-from blobnet.execution.loader import IndexedReader, Reader, StreamReader
+from blobnet.layers import Input, Layer, Node, Standardize, initializers
 from blobnet.losses import Loss
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.memory.windows import check_count, is_int
 from blobnet.metrics import Metric, Report
-from blobnet.training.advice import note_losses, note_order, note_scale
-from blobnet.optimizers import Optimizer
-from blobnet.parallel.world import World, check_alike, check_room, check_same, check_world, device_of_rank, watched
+from blobnet.network import graph
+from blobnet.network.ends import Head, by_name, heads_of, in_order, losses_description
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters, recorded_frozen
-from blobnet.planning import Plan, make_plan
-from blobnet.training.resuming import check_resumed
-from blobnet.data.sample_weights import ClassWeights, prepare_class_weights, weights_for_outputs
-from blobnet.data.samples import as_batches, comes_in_batches, sources_for, with_labels
-from blobnet.schedules import check_number
-from blobnet.training.shard_sum import FAST, ORDERED
 from blobnet.network.summary import Summary, summarize
+from blobnet.optimizers import Optimizer
+from blobnet.parallel.world import World, check_alike, check_room, check_same, check_world, device_of_rank, watched
+from blobnet.planning import Plan, make_plan
+from blobnet.schedules import check_number
+from blobnet.support.build_progress import announced
+from blobnet.support.foreign import explain_method, explained
+from blobnet.training.advice import note_losses, note_order, note_scale
+from blobnet.training.arguments import (
+    all_finite,
+    as_float32,
+    loss_of,
+    loss_weights_for,
+    losses_for,
+    optimizer_of,
+    parted,
+)
+from blobnet.training.resuming import check_resumed
+from blobnet.training.shard_sum import FAST, ORDERED
 from blobnet.training.trainer import Progress, Trainer
 from blobnet.training.training_step import TrainingStep, not_finite, step_that_fits
 from blobnet.version import __version__

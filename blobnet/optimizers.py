@@ -1,7 +1,7 @@
 """Optimizers: one launch over all trained parameters (with one learning rate), in PyTorch's definitions.
 
-All parameters lie in one buffer (:class:`blobnet.network.parameters.ParameterTable`), their gradients in another at the same
-offsets. The zeros between two parameters have gradients of 0, so that every optimizer leaves them 0. Weight decay
+All parameters lie in one buffer (:class:`blobnet.network.parameters.ParameterTable`), their gradients in another at the
+same offsets. The zeros between two parameters have gradients of 0, so that every optimizer leaves them 0. Weight decay
 applies to the decayed parameters alone, which come first. Where ``rates`` give parameters learning rates of their own,
 those with the same one lie in a row (:class:`blobnet.network.parameters.ParameterGroup`), and each row has its launch.
 
@@ -21,16 +21,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from blobnet import schedules
-from blobnet.launch import kernel_source
-from blobnet.memory.blob import FloatArray
-from blobnet.hardware.device_model import DeviceModel
 from blobnet.errors import BlobnetError, FileError, OptionError, near_matches
-from blobnet.support.foreign import Explained
-from blobnet.memory.windows import plain
+from blobnet.hardware.device_model import DeviceModel
+from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.launch.kernel_source import Macro
+from blobnet.memory.blob import FloatArray
+from blobnet.memory.windows import plain
 from blobnet.network.parameters import ParameterGroup, ParameterTable
 from blobnet.schedules import Constant, Custom, Schedule, check_number
+from blobnet.support.foreign import Explained
 
 __all__ = [
     "SGD",
@@ -92,7 +92,8 @@ class Optimizer(metaclass=Explained):
 
     @property
     def factors(self) -> tuple[tuple[str, float], ...]:
-        """Patterns of names (blobnet/network/patterns.py), and what they multiply the learning rate by: the first that matches.
+        """Patterns of names (blobnet/network/patterns.py), and what they multiply the learning rate by: the first that
+        matches.
 
         Raises:
             OptionError: ``rates`` are something else.

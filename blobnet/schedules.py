@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from blobnet.errors import FileError, OptionError, near_matches
-from blobnet.support.foreign import Explained
 from blobnet.memory.windows import check_count, plain
+from blobnet.support.foreign import Explained
 
 __all__ = [
     "Constant",

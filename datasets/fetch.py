@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from blobnet.support.user_cache import cache_folder, make_folder
 from blobnet.datasets.idx import unpack
 from blobnet.datasets.known import DebianPackage, KnownSet, digest, missing_in
 from blobnet.errors import FileError
+from blobnet.support.user_cache import cache_folder, make_folder
 
 FOLDER_VARIABLE = "BLOBNET_DATA"
 CONNECT_SECONDS = 20

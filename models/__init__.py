@@ -12,7 +12,6 @@ from functools import wraps
 from typing import Any
 
 from blobnet.errors import OptionError
-from blobnet.support.foreign import explained
 from blobnet.models.alexnet import alexnet
 from blobnet.models.convnext import convnext_tiny
 from blobnet.models.densenet import densenet121, densenet161
@@ -31,6 +30,7 @@ from blobnet.models.unet import unet
 from blobnet.models.unet_1d import unet_1d
 from blobnet.models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
 from blobnet.models.vit import vit_tiny
+from blobnet.support.foreign import explained
 
 __all__ = [
     "alexnet",

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from blobnet.device import device as devices
-from blobnet.memory.blob import FLOAT32, Padding, StorageType
 from blobnet.device.device import Device, preamble
 from blobnet.hardware.device_model import GENERIC, Answers, DeviceModel, model_of
 from blobnet.launch.kernel_call import Tuning
 from blobnet.launch.task import Choices, Fault
+from blobnet.memory.blob import FLOAT32, Padding, StorageType
 from tests.small_tiles import take_small_patches, take_small_tiles
 
 _NO_CHOICES, _NO_PADDING = Choices(), Padding()

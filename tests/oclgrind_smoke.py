@@ -32,8 +32,8 @@ import pytest
 from tests.kinds import tuning_for
 
 if TYPE_CHECKING:
-    from blobnet.examination.measured import Bench
     from blobnet.device.device import Device, Guarded
+    from blobnet.examination.measured import Bench
     from blobnet.implementations.base import Implementation
     from blobnet.launch.kernel_call import KernelCall, Tuning
     from blobnet.losses import Loss
@@ -248,8 +248,8 @@ def run_implementation(
 
     Weights lie in memory as blobs do.
     """
-    from blobnet.examination.measured import Bench, make_problem
     from blobnet.examination.checks import PHASE_OF
+    from blobnet.examination.measured import Bench, make_problem
     from blobnet.implementations import IMPLEMENTATIONS
 
     layer, shape, count = case
@@ -275,8 +275,8 @@ def run_bench(bench: Bench) -> None:
 def run_step(device: Device, loss: Loss, tuning: Tuning, *, at_positions: bool = False) -> None:
     """One training step, without the optimizer, of a small network with a batch that is not full."""
     from blobnet import layers
-    from blobnet.network import graph
     from blobnet.execution.executor import Executor
+    from blobnet.network import graph
     from blobnet.planning import make_plan
 
     source = layers.Input(1, 6, 7)()
@@ -341,10 +341,10 @@ def cases(
     The last ones see that nothing was missed. ``kernels`` are the names of those that were launched so far.
     """
     from blobnet import layers, losses
-    from blobnet.memory.blob import FLOAT16, FLOAT32, Shape
     from blobnet.examination.measured import Arrangement
     from blobnet.implementations import IMPLEMENTATIONS
     from blobnet.launch.kernel_source import all_kernels, load
+    from blobnet.memory.blob import FLOAT16, FLOAT32, Shape
     from tests.layers.test_every_implementation import FLOAT32_ALONE
     from tests.layers.test_every_kernel import compared_calls
 
@@ -442,9 +442,9 @@ def cases(
 def compiled_contractions(device: Device, count: int) -> None:
     """Random contractions and gradients under random schedules; small whole numbers are exact."""
     from blobnet.contraction import reference
-    from blobnet.execution import contractions
     from blobnet.contraction.derivatives import delta_names, differentiate
     from blobnet.contraction.lowering import lower
+    from blobnet.execution import contractions
     from tests.contraction.random_schedules import random_schedule
     from tests.contraction.test_compiled import bound
 

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from blobnet import layers, losses, optimizers
-from blobnet.memory.blob import Shape
 from blobnet.device.device import Device
 from blobnet.errors import ShapeError
 from blobnet.layers import Layer, Node
 from blobnet.layers.activation import ACTIVATIONS
+from blobnet.memory.blob import Shape
 from blobnet.model import Model
 from tests import torch_graphs
 from tests.torch_graphs import CHARBONNIER, CONTRACTIONS, Network, loss_sums, optimizer_of

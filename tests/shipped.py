@@ -10,11 +10,11 @@ from blobnet import layers
 from blobnet.device import tuning
 from blobnet.examination import layer_cases
 from blobnet.hardware.device_model import model_of
-from blobnet.network.graph import from_nodes
 from blobnet.launch.kernel_call import Tuning
-from blobnet.losses import MeanSquaredError
-from blobnet.planning import make_plan
 from blobnet.launch.task import Task, Way
+from blobnet.losses import MeanSquaredError
+from blobnet.network.graph import from_nodes
+from blobnet.planning import make_plan
 
 
 def candidates_of(task: Task, settings: Tuning) -> set[Way]:

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyopencl as cl
 
 from blobnet.device.device import Device, DeviceInfo, choose, devices, preamble
-from blobnet.hardware.device_model import Answers
 from blobnet.errors import DeviceError, OutOfMemoryError
+from blobnet.hardware.device_model import Answers
 
 KIB, MIB = 1 << 10, 1 << 20
 _LOOP = """__kernel void loop(__global float *value, const int rounds)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from blobnet import layers
-from blobnet.network.graph import Graph, from_nodes
 from blobnet.layers import Layer, Node
 from blobnet.layers.activation import ACTIVATIONS
+from blobnet.network.graph import Graph, from_nodes
 
 
 def _plain() -> Graph:

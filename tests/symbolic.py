@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import BlobLayout, Shape
 from blobnet.launch.elementwise import SUM, Step, with_epilogue
-from blobnet.network.graph import Graph, Vertex
 from blobnet.launch.kernel_call import CONSTANT, Array, Blob, KernelCall, Tuning
+from blobnet.launch.task import Choices
 from blobnet.layers.activation import Activation
 from blobnet.layers.base import Site
 from blobnet.layers.views import Slice
 from blobnet.losses import Loss
+from blobnet.memory.blob import BlobLayout, Shape
+from blobnet.network.graph import Graph, Vertex
 from blobnet.network.parameters import ParameterTable
 from blobnet.planning import Plan
-from blobnet.launch.task import Choices
 
 Symbols = npt.NDArray[np.uint64]
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from blobnet import losses, optimizers
 from blobnet.examination.reference.dropout import dropout_mask
-from blobnet.network.graph import Graph, Vertex
 from blobnet.layers.base import Layer
+from blobnet.network.graph import Graph, Vertex
 
 try:
     import torch

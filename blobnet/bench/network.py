@@ -11,19 +11,19 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.examination import layer_cases
 from blobnet.bench.roofline import Roofline
-from blobnet.examination.layer_cases import Case, Work
 from blobnet.bench.timing import alternate, burst_length, launch_seconds, values_like
+from blobnet.data.samples import sources_for
 from blobnet.device.device import Device
+from blobnet.examination import layer_cases
+from blobnet.examination.layer_cases import Case, Work
 from blobnet.execution.executor import Launch
 from blobnet.execution.inference import Evaluator
-from blobnet.launch.kernel_call import KernelCall
 from blobnet.execution.loader import IndexedReader
+from blobnet.launch.kernel_call import KernelCall
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
-from blobnet.data.samples import sources_for
 from blobnet.training.training_step import TrainingStep, fitting_plan
 
 LEARNING_RATE = 1e-3

@@ -12,14 +12,14 @@ import numpy as np
 from blobnet.augment import Augmentation
 from blobnet.bench.network import random_classes
 from blobnet.bench.timing import values_like
-from blobnet.memory.blob import FLOAT32
 from blobnet.callbacks import Callback
 from blobnet.device.device import Device
 from blobnet.execution.inference import Evaluator
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import FLOAT32
 from blobnet.model import Model
-from blobnet.optimizers import Adam
 from blobnet.network.parameters import DeviceParameters
+from blobnet.optimizers import Adam
 from blobnet.training.trainer import Progress
 from blobnet.training.training_step import TrainingStep
 

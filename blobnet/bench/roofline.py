@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.device.device import Device, event_seconds
 from blobnet.errors import OptionError
 from blobnet.execution.executor import Launch
 from blobnet.launch.kernel_call import Array, Batch, GlobalSize, KernelCall, group_size, power_of_two
+from blobnet.memory.blob import FLOAT32
 
 #: Bytes that the bandwidth is measured on: several times the last cache of any host known, and of any other device.
 _BYTES = {True: 1 << 28, False: 1 << 31}

@@ -13,15 +13,15 @@ import numpy as np
 
 from blobnet import layers
 from blobnet.bench.roofline import Roofline
-from blobnet.examination.layer_cases import Case, Work
-from blobnet.memory.blob import FloatArray
 from blobnet.device.device import Device, event_seconds
+from blobnet.examination.layer_cases import Case, Work
 from blobnet.execution.executor import Executor, Launch, plan_for
-from blobnet.network.graph import Graph, from_nodes
 from blobnet.implementations.base import FORWARD
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.layers.base import ParameterSpec
 from blobnet.losses import MeanSquaredError
+from blobnet.memory.blob import FloatArray
+from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning import Plan
 
 #: Seconds that a burst of the same work takes at least, so that waiting for its end does not count: on the host, and on

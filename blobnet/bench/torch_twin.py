@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy.typing as npt
 
-from blobnet.examination.layer_cases import BACKWARD, Case
 from blobnet.bench.timing import values_like
-from blobnet.memory.blob import FloatArray, Shape
 from blobnet.device.device import DeviceInfo
 from blobnet.errors import OptionError
-from blobnet.memory.windows import axis_numbers
-from blobnet.network.graph import Graph, Vertex
+from blobnet.examination.layer_cases import BACKWARD, Case
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.layers.base import Layer
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.memory.windows import axis_numbers
 from blobnet.model import Model
+from blobnet.network.graph import Graph, Vertex
 
 _HINT = "pip install torch (a CPU build is enough for CPU devices)"
 #: Layers of several inputs, which are functions there.

@@ -13,8 +13,6 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from blobnet.examination import layer_cases
-from blobnet.examination.layer_cases import Case
 from blobnet.bench.timing import (
     CASE_LAYER,
     CASE_SETTINGS,
@@ -25,20 +23,22 @@ from blobnet.bench.timing import (
     filled_executor,
     launch_seconds,
 )
-from blobnet.memory.blob import AXES, FloatArray, Shape
-from blobnet.examination.examination import TOLERANCES
 from blobnet.device.device import Device
-from blobnet.hardware.device_model import DeviceModel
+from blobnet.device.tuning import LEVELS, Winner
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
+from blobnet.examination import layer_cases
+from blobnet.examination.examination import TOLERANCES
+from blobnet.examination.layer_cases import Case
 from blobnet.execution.executor import MOST_CAUSE, Launch, build
-from blobnet.network.graph import Graph
+from blobnet.hardware.device_model import DeviceModel
 from blobnet.implementations.base import Implementation, choose
 from blobnet.launch.kernel_call import Array, KernelCall, Tuning, for_model
+from blobnet.launch.task import Choices, Fault, Task, Way, is_broken
 from blobnet.losses import MeanSquaredError
+from blobnet.memory.blob import AXES, FloatArray, Shape
+from blobnet.network.graph import Graph
 from blobnet.network.parameters import READ_OVERRUN
 from blobnet.planning import make_plan
-from blobnet.launch.task import Choices, Fault, Task, Way, is_broken
-from blobnet.device.tuning import LEVELS, Winner
 
 #: For each level: the cheapest candidates to measure at least, and the cost, over the cheapest's, up to which to.
 _REACH = {"fast": (4, 1.0), "wide": (4, 2.0)}

@@ -16,20 +16,20 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from blobnet import layers, losses, optimizers
-from blobnet.memory.blob import BlobLayout, Shape
+from blobnet.data.samples import sources_for
+from blobnet.device.device import Device
 from blobnet.examination.examination import Finding, compared
 from blobnet.examination.hostile import poison_unset, require_canaries
 from blobnet.examination.layer_references import Float64Array, Reference, reference_of
 from blobnet.examination.reference import dropout, normalization
-from blobnet.device.device import Device
-from blobnet.network.graph import Vertex
 from blobnet.execution.inference import Evaluator
-from blobnet.layers.base import Layer, Node
 from blobnet.execution.loader import IndexedReader
-from blobnet.model import Model
-from blobnet.network.parameters import DeviceParameters
-from blobnet.data.samples import sources_for
 from blobnet.launch.task import Fault, Way
+from blobnet.layers.base import Layer, Node
+from blobnet.memory.blob import BlobLayout, Shape
+from blobnet.model import Model
+from blobnet.network.graph import Vertex
+from blobnet.network.parameters import DeviceParameters
 from blobnet.training.training_step import TrainingStep
 
 #: How a network runs: in inference; trained; trained but for the products, all else being frozen.

@@ -13,18 +13,18 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import blobnet
-from blobnet.examination import layer_cases
 from blobnet.checkup.chains import checks_of_chains
+from blobnet.checkup.steps import checks_of_steps
+from blobnet.device.device import DeviceInfo, check_precision, choose, devices, no_platform_error
+from blobnet.device.tuning import Tunings
+from blobnet.errors import BlobnetError, DeviceError, FileError
+from blobnet.examination import layer_cases
 from blobnet.examination.checks import Check, Examinable, check_of_way, checks_of_implementations, checks_of_layers
 from blobnet.examination.children import LIMIT, examine_all
 from blobnet.examination.examination import OK, Finding
-from blobnet.checkup.steps import checks_of_steps
 from blobnet.examination.verification import judge
-from blobnet.device.device import DeviceInfo, check_precision, choose, devices, no_platform_error
-from blobnet.errors import BlobnetError, DeviceError, FileError
 from blobnet.launch.kernel_call import PRECISIONS, Tuning
 from blobnet.launch.task import Fault
-from blobnet.device.tuning import Tunings
 
 #: Random layers for each variant and direction, and tuned entries, in a quick check; and layers in a thorough one.
 _LAYERS, _TUNED, _MORE_LAYERS = 2, 8, 5
@@ -190,8 +190,8 @@ def doctor(
     """Checks whether devices compute rightly, and notes what does not, which plans then do without.
 
     Each way to compute convolutions and dense layers, in each direction, other layers, and what was tuned runs on small
-    random odd shapes in memory full of traps (blobnet/examination/measured.py), in processes that may crash or hang. So do
-    chains of layers, and steps of a small network with each loss and optimizer, dropout, augmentation, weights of
+    random odd shapes in memory full of traps (blobnet/examination/measured.py), in processes that may crash or hang. So
+    do chains of layers, and steps of a small network with each loss and optimizer, dropout, augmentation, weights of
     samples, and float16. Results are compared with float64 references, and with those of a second run.
 
     Args:

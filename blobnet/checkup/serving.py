@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from blobnet.support import child_process
 from blobnet.checkup.chains import ChainCheck, examine_chains
-from blobnet.examination.checks import Check
-from blobnet.examination.examination import Finding, examine
 from blobnet.checkup.steps import StepCheck, examine_steps
 from blobnet.device.device import Device, devices
+from blobnet.examination.checks import Check
+from blobnet.examination.examination import Finding, examine
+from blobnet.support import child_process
 
 
 def serve(identity: str) -> None:

@@ -27,20 +27,20 @@ from blobnet.augment import (
     from_descriptions,
     rows_for,
 )
-from blobnet.memory.blob import Shape
+from blobnet.data.samples import sources_for
+from blobnet.device.device import Device
 from blobnet.examination.examination import Finding, compared
 from blobnet.examination.hostile import poison_unset, require_canaries
 from blobnet.examination.reference import augmentation, convolution, dropout, normalization
 from blobnet.examination.reference import losses as of_losses
 from blobnet.examination.reference import optimizers as of_optimizers
-from blobnet.device.device import Device
 from blobnet.execution.inference import Evaluator
-from blobnet.launch.kernel_call import Batch
 from blobnet.execution.loader import IndexedReader
+from blobnet.launch.kernel_call import Batch
+from blobnet.launch.task import Fault, Way
+from blobnet.memory.blob import Shape
 from blobnet.model import Sequential
 from blobnet.network.parameters import DeviceParameters
-from blobnet.data.samples import sources_for
-from blobnet.launch.task import Fault, Way
 from blobnet.training.training_step import TrainingStep
 
 Float64Array = npt.NDArray[np.float64]

@@ -13,19 +13,19 @@ from typing import Any
 from blobnet import plots
 from blobnet.augment import augmentations_of, check_fit
 from blobnet.bench import network, public, roofline, timing, torch_twin
-from blobnet.examination import layer_cases
 from blobnet.bench.roofline import Roofline
-from blobnet.examination.layer_cases import Case
 from blobnet.bench.timing import Result
-from blobnet.memory.blob import Padding, storage_type
 from blobnet.command_line import first_step
 from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
 from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import ModelSource, build_for, find_model, known_models
 from blobnet.device.device import Device, choose
 from blobnet.errors import FileError, OptionError, near_matches
+from blobnet.examination import layer_cases
+from blobnet.examination.layer_cases import Case
 from blobnet.files.atomic import check_writable
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import Padding, storage_type
 from blobnet.model import Model
 from blobnet.planning.report import readable
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from blobnet.examination.layer_cases import Case, Work
 from blobnet.bench.timing import Result
+from blobnet.examination.layer_cases import Case, Work
 from blobnet.launch.kernel_call import KernelCall
 
 #: Macros that say how a kernel divides its work, by the beginning of their names.

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.contraction import analysis
 from blobnet.contraction.costs import Prediction, predict
 from blobnet.contraction.derivatives import differentiate
-from blobnet.execution.contractions import Compiled, compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.function import function
 from blobnet.contraction.lowering import Step
@@ -22,6 +20,8 @@ from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table
 from blobnet.device.device import Device
 from blobnet.errors import FileError, OptionError
+from blobnet.execution.contractions import Compiled, compiled
+from blobnet.memory.blob import FLOAT32
 
 _REPEATS = 7
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from blobnet import onnx
-from blobnet.files import checkpoint
 from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
 from blobnet.errors import FileError, OptionError
+from blobnet.files import checkpoint
 from blobnet.files.atomic import check_writable, opening
 from blobnet.interop import safetensors_files
 from blobnet.model import Model

@@ -12,20 +12,20 @@ from typing import Any
 import numpy as np
 
 from blobnet import datasets
-from blobnet.training.arguments import losses_for
+from blobnet.data.labels import labels_for
+from blobnet.data.samples import sources_for
 from blobnet.datasets import Dataset
 from blobnet.datasets.dataset import ignored_label
 from blobnet.datasets.loading import are_pictures
 from blobnet.datasets.named_data import NamedData, NamedDataset, read_named
 from blobnet.datasets.source import Source, UnitsFirst
-from blobnet.network.ends import heads_of
 from blobnet.errors import DataError, OptionError, near_matches
-from blobnet.network.graph import Graph
-from blobnet.data.labels import labels_for
-from blobnet.support.loss_names import LOSS_NAMES
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
-from blobnet.data.samples import sources_for
+from blobnet.network.ends import heads_of
+from blobnet.network.graph import Graph
+from blobnet.support.loss_names import LOSS_NAMES
+from blobnet.training.arguments import losses_for
 
 #: Losses by their names on the command line.
 LOSSES = {names[0]: Loss.kinds[kind] for kind, names in LOSS_NAMES.items()}

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from blobnet.device import device
-from blobnet.hardware.device_model import DeviceModel, facts
+from blobnet.device.tuning import Tunings
 from blobnet.errors import DeviceError
+from blobnet.hardware.device_model import DeviceModel, facts
 from blobnet.parallel.world import World, device_of_rank
 from blobnet.planning.report import readable
-from blobnet.device.tuning import Tunings
 
 _FORM = "{:1} {:<7}  {:<5}  {:>5}  {:>9}  {}"
 

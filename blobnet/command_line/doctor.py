@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from blobnet.checkup.doctor import Row, doctor, heading
 from blobnet.device.device import DeviceInfo, choose, devices
-from blobnet.support.tables import terminal_width
 from blobnet.device.tuning import Tunings
+from blobnet.support.tables import terminal_width
 
 _BAR = "{percentage:3.0f}%|{bar:16}| {n_fmt}/{total_fmt} checks, {elapsed}"
 

@@ -28,12 +28,12 @@ from blobnet.datasets.dataset import are_names
 from blobnet.datasets.named_data import NamedData, NamedDataset
 from blobnet.datasets.splits import numbered_as
 from blobnet.device.device import Device
-from blobnet.network.ends import by_name
 from blobnet.errors import DataError, OptionError
 from blobnet.files.atomic import check_writable, write
-from blobnet.metrics import Report
 from blobnet.inspection.mistakes import Mistakes, worst_mistakes
+from blobnet.metrics import Report
 from blobnet.model import Model
+from blobnet.network.ends import by_name
 from blobnet.parallel.world import World, device_of_rank
 
 #: Mistakes of a picture.

@@ -20,10 +20,10 @@ from typing import Any
 from blobnet import __version__
 from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
+from blobnet.device.tuning import LEVELS
 from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError, OptionError, PlanError, ShapeError
 from blobnet.support.interrupt import STATUS, TERMINATED, WORD, Terminated, as_exception, at_once
 from blobnet.support.picture_kinds import PICTURE_KINDS
-from blobnet.device.tuning import LEVELS
 
 #: What all ranks do that mpiexec starts; of anything else the first does all.
 _SHARED = ("train", "evaluate", "predict", "devices")

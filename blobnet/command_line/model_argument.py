@@ -17,9 +17,9 @@ from typing import Any
 import blobnet
 import blobnet.models
 from blobnet import onnx
-from blobnet.files import checkpoint
 from blobnet.datasets.dataset import are_names
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
+from blobnet.files import checkpoint
 from blobnet.model import Model, check_class_names, load
 from blobnet.onnx.operation import OnHostError, OpenAxisError
 

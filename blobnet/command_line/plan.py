@@ -7,27 +7,27 @@ import sys
 from collections.abc import Iterator
 
 from blobnet import onnx, plots
-from blobnet.device import device
-from blobnet.training import scaling
-from blobnet.training.arguments import losses_for
-from blobnet.memory.blob import FLOAT32, Padding, storage_type
 from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
 from blobnet.command_line.transfer import frozen_patterns
-from blobnet.hardware.device_model import GENERIC, DeviceModel
-from blobnet.network.ends import by_name
+from blobnet.device import device
 from blobnet.errors import OptionError, counted
 from blobnet.files.atomic import check_writable
+from blobnet.hardware.device_model import GENERIC, DeviceModel
 from blobnet.launch.kernel_call import KernelCall, Tuning
-from blobnet.training.lanes import lane_counts, memory_of_lanes, settings_of
 from blobnet.losses import CrossEntropy, MeanSquaredError
+from blobnet.memory.blob import FLOAT32, Padding, storage_type
 from blobnet.model import Model
+from blobnet.network.ends import by_name
+from blobnet.network.parameters import parameter_table
+from blobnet.network.patterns import frozen_parameters
 from blobnet.onnx.operation import UnsupportedError
 from blobnet.optimizers import Optimizer
 from blobnet.parallel.world import SHARDS, World, check_world
-from blobnet.network.parameters import parameter_table
-from blobnet.network.patterns import frozen_parameters
-from blobnet.planning.report import Limits, readable, report
 from blobnet.planning import make_plan
+from blobnet.planning.report import Limits, readable, report
+from blobnet.training import scaling
+from blobnet.training.arguments import losses_for
+from blobnet.training.lanes import lane_counts, memory_of_lanes, settings_of
 from blobnet.training.shard_sum import sums_of
 from blobnet.training.weight_buffers import Sums
 

@@ -15,13 +15,12 @@ from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 
-from blobnet.training.arguments import losses_for
-from blobnet.memory.blob import FloatArray, Shape
 from blobnet.command_line import predict_session
 from blobnet.command_line.data_argument import units_first
 from blobnet.command_line.model_argument import open_model
 from blobnet.command_line.predict_session import pictures_in, report, write_npz
 from blobnet.command_line.text import plain
+from blobnet.data.samples import samples_for, sources_for
 from blobnet.datasets import read_image
 from blobnet.datasets.file_source import npy_header
 from blobnet.datasets.named_data import read_named
@@ -29,16 +28,17 @@ from blobnet.datasets.pictures import image_size, save_mask
 from blobnet.datasets.source import Source
 from blobnet.datasets.user_data import HDF5_SUFFIXES, NPY_SUFFIXES, NPZ_SUFFIXES, holds_npy, read_samples
 from blobnet.device.device import Device
-from blobnet.network.ends import by_name
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
 from blobnet.files.atomic import check_writable
-from blobnet.network.graph import Graph
 from blobnet.losses import CrossEntropy, Loss
+from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import Model
+from blobnet.network.ends import by_name
+from blobnet.network.graph import Graph
 from blobnet.onnx.operation import OpenAxisError, UnsupportedError
 from blobnet.parallel.world import World, device_of_rank
 from blobnet.support.regular_file import check_regular
-from blobnet.data.samples import samples_for, sources_for
+from blobnet.training.arguments import losses_for
 
 #: Pictures that are read and predicted at a time, at most, and values of theirs or of answers.
 _CHUNK, _CHUNK_ELEMENTS = 256, 1 << 26

@@ -32,12 +32,12 @@ from blobnet.datasets import Dataset, known_names
 from blobnet.datasets.named_data import NamedData, NamedDataset
 from blobnet.datasets.source import source_of
 from blobnet.device.device import Device
-from blobnet.network.ends import by_name
 from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.files.atomic import check_writable
 from blobnet.inspection.layer_statistics import layer_spreads
-from blobnet.model import Model
 from blobnet.inspection.network_inputs import sample_sheet, statistics
+from blobnet.model import Model
+from blobnet.network.ends import by_name
 
 #: Samples of a sheet, where the command line does not say.
 _SHEET = 40

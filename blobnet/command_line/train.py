@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import optimizers, plots, schedules
-from blobnet.training.arguments import loss_weights_for, losses_for
 from blobnet.augment import Augmentation, augmentations_of, check_mixed
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
 from blobnet.command_line import transfer
@@ -38,13 +37,13 @@ from blobnet.command_line.data_argument import (
 )
 from blobnet.command_line.model_argument import ModelSource
 from blobnet.command_line.text import short_list
+from blobnet.data.sample_weights import ClassWeights
 from blobnet.datasets import Dataset, Split
 from blobnet.datasets.checks import chunks
 from blobnet.datasets.dataset import are_names
 from blobnet.datasets.loading import are_pictures
 from blobnet.datasets.named_data import NamedData, NamedDataset, NamedSplit
 from blobnet.device.device import Device
-from blobnet.network.ends import by_name
 from blobnet.errors import (
     BlobnetError,
     BlobnetWarning,
@@ -56,13 +55,14 @@ from blobnet.errors import (
     counted,
 )
 from blobnet.files.atomic import check_writable
-from blobnet.memory.windows import is_int
-from blobnet.support.interrupt import RUNNING, Terminated
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
+from blobnet.memory.windows import is_int
 from blobnet.model import AnyLoss, Model, load
+from blobnet.network.ends import by_name
 from blobnet.parallel.world import World, device_of_rank
+from blobnet.support.interrupt import RUNNING, Terminated
 from blobnet.support.regular_file import LARGEST_COUNT
-from blobnet.data.sample_weights import ClassWeights
+from blobnet.training.arguments import loss_weights_for, losses_for
 from blobnet.training.trainer import Progress
 
 #: The highest learning rates of a schedule that serve the shipped models with batches of 64 (docs/measurements.md).

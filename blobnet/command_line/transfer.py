@@ -16,8 +16,8 @@ from blobnet.datasets.loading import are_pictures
 from blobnet.datasets.named_data import NamedData
 from blobnet.errors import OptionError, ShapeError, first_few
 from blobnet.model import Model
-from blobnet.onnx.operation import OpenAxisError
 from blobnet.network.patterns import frozen_parameters
+from blobnet.onnx.operation import OpenAxisError
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 
 from tqdm import tqdm
 
-from blobnet.examination import layer_cases
 from blobnet.bench.tuner import Job, Tuner, jobs_of, jobs_of_cases
 from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import build_or_load
 from blobnet.device.device import Device
-from blobnet.errors import OptionError
-from blobnet.launch.task import Task, Way
 from blobnet.device.tuning import LEVELS, Tunings
+from blobnet.errors import OptionError
+from blobnet.examination import layer_cases
+from blobnet.launch.task import Task, Way
 
 _ROW = "{:<44} {:>3} {:>8} {:>8}  {}"
 _BAR = "{percentage:3.0f}%|{bar:16}| {elapsed}<{remaining} {desc}"

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from blobnet.memory.blob import FLOAT16, FLOAT32, StorageType
 from blobnet.contraction.c_text import affine, times
 from blobnet.contraction.form import Affine
 from blobnet.contraction.schedule import Schedule, local_tiles, order_of
 from blobnet.contraction.table import Index, Operand, Table
 from blobnet.contraction.writing import Writer
+from blobnet.memory.blob import FLOAT16, FLOAT32, StorageType
 
 #: What loads vectors of halves, and a half.
 _LOAD_HALF = "vload_half"

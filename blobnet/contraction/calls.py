@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from blobnet.memory.blob import FLOAT32, BlobLayout, Halo
 from blobnet.contraction.costs import predict
 from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement, Tensor, unused
 from blobnet.contraction.layout import Layout
@@ -21,11 +20,12 @@ from blobnet.contraction.schedule import Schedule, prepared
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.source import program_text
 from blobnet.contraction.table import Load, Table, Value, loads_of, rewritten
-from blobnet.hardware.device_model import DeviceModel
 from blobnet.errors import KernelError, ShapeError
+from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, group_size
 from blobnet.launch.kernel_source import KernelSource
 from blobnet.launch.task import Way
+from blobnet.memory.blob import FLOAT32, BlobLayout, Halo
 
 Operand = Blob | Array
 #: What of a tensor in a blob is no spatial axis: the sample and the unit.

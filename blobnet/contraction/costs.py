@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.contraction.form import Apply
 from blobnet.contraction.functions import FUNCTIONS
 from blobnet.contraction.products import matrix_of, moves
@@ -26,6 +25,7 @@ from blobnet.contraction.schedule import (
 )
 from blobnet.contraction.table import Table
 from blobnet.hardware.device_model import DeviceModel
+from blobnet.memory.blob import FLOAT32
 
 #: Cycles of a vector from the first cache; what more it takes from the second, and where it begins anywhere.
 VECTOR_LOAD, FAR, UNALIGNED = 1.0, 1.2, 1.6

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from blobnet.memory.blob import FLOAT32, StorageType
 from blobnet.contraction import analysis
 from blobnet.contraction.form import (
     NEUTRAL,
@@ -56,6 +55,7 @@ from blobnet.contraction.table import (
 )
 from blobnet.errors import ContractionError
 from blobnet.launch.kernel_call import GROUP_SIZE
+from blobnet.memory.blob import FLOAT32, StorageType
 
 #: Times its data that a tensor's memory may be for its zeros; beyond that, loops are clamped.
 MOST_ZEROS = 4

@@ -1,7 +1,8 @@
 """Schedules that were searched for before, in the user's cache: a search takes tens of milliseconds.
 
-A file holds a line for each: a digest of the table and the device, the seal of the line (cache.py), and the schedule.
-It counts only with the compiler that wrote it, whose sources its name stands for; those of others are deleted.
+A file holds a line for each: a digest of the table and the device, the seal of the line
+(blobnet/support/user_cache.py), and the schedule. It counts only with the compiler that wrote it, whose sources its
+name stands for; those of others are deleted.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from blobnet.support.user_cache import cache_folder, is_own, make_folder, seal
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.table import Table
-from blobnet.hardware.device_model import DeviceModel
 from blobnet.errors import FileError
+from blobnet.hardware.device_model import DeviceModel
 from blobnet.support.regular_file import check_regular
+from blobnet.support.user_cache import cache_folder, is_own, make_folder, seal
 
 
 def remembered(table: Table, device: DeviceModel, search: Callable[[], Schedule]) -> Schedule:

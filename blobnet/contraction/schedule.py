@@ -41,10 +41,10 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.contraction.form import Apply, Position
 from blobnet.contraction.table import Load, Operand, Table, cut, interior, join_name, joined, period_of, restricted
 from blobnet.errors import OptionError, near_matches
+from blobnet.memory.blob import FLOAT32
 
 #: Statements that the innermost loop is unrolled to at most, and results that a work-item keeps.
 MOST_STATEMENTS = 2048

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from blobnet.memory.blob import StorageType
 from blobnet.contraction.c_text import number, times
 from blobnet.contraction.form import NEUTRAL
 from blobnet.contraction.kernel import Kernel
@@ -21,6 +20,7 @@ from blobnet.contraction.stores import Stores
 from blobnet.contraction.table import Index, Table
 from blobnet.contraction.terms import Terms
 from blobnet.launch.kernel_source import header
+from blobnet.memory.blob import StorageType
 
 #: How vectors of so many lanes are read and written that may begin at any element.
 _VECTORS = """\

@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import Shape
 from blobnet.datasets.checks import check_label_array, check_label_shape, check_label_values, classes_of_one_hot
 from blobnet.datasets.source import Rows, Source, stored_labels, whole
-from blobnet.network.ends import Head, in_order, part_subject
 from blobnet.errors import DataError
 from blobnet.losses import Loss
+from blobnet.memory.blob import Shape
+from blobnet.network.ends import Head, in_order, part_subject
 
 #: One for each sample, int32 class numbers or float32 targets; a source where they are too many for memory.
 Labels: TypeAlias = npt.NDArray[Any] | Source

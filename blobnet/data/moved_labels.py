@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.augment import IDENTITY
-from blobnet.memory.blob import FloatArray, Shape
 from blobnet.losses import IGNORED, Loss
+from blobnet.memory.blob import FloatArray, Shape
 
 
 def move_labels(labels: npt.NDArray[np.int32], rows: FloatArray, shape: Shape, loss: Loss) -> None:

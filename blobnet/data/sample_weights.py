@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import FloatArray
 from blobnet.datasets.checks import chunks
 from blobnet.datasets.source import Source
-from blobnet.network.ends import in_order
 from blobnet.errors import DataError, OptionError, near_matches
 from blobnet.losses import IGNORED, Loss
+from blobnet.memory.blob import FloatArray
+from blobnet.network.ends import in_order
 
 #: What ``class_weights`` may be, besides None: a weight for each class, some of them by number or name, or "balanced".
 ClassWeights = str | Sequence[float] | Mapping[Any, float] | npt.NDArray[Any]

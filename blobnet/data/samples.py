@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from blobnet.datasets.pictures import from_pillow, is_pillow
 from blobnet.datasets.source import Restarted, Source, is_stream, source_of
-from blobnet.network.ends import in_order, part_subject
 from blobnet.errors import DataError
+from blobnet.network.ends import in_order, part_subject
 from blobnet.network.graph import Graph
 
 

@@ -2,3 +2,16 @@
 
 The only package that imports pyopencl. Nothing here knows layers or networks.
 """
+
+from typing import Any
+
+#: Public names, which are imported when they are used: what is measured (blobnet.device.tuning) needs no pyopencl.
+__all__ = ["Device", "choose", "devices"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from blobnet.device import device
+
+    return getattr(device, name)

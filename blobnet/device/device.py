@@ -27,22 +27,21 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.support import child_process
-from blobnet.device import child_builds
-from blobnet.device import opencl
-from blobnet.memory.blob import FLOAT32, FloatArray, Padding, storage_type
+from blobnet.device import child_builds, opencl
 from blobnet.device.builtins import WITHOUT_HEADER, declared
 from blobnet.device.bundle import bundled
-from blobnet.support.user_cache import cache_folder, has_room, is_usable, read_entry, temporary_folder, write_entry
-from blobnet.support.cores import usable_cores
-from blobnet.hardware.device_model import Answers, DeviceModel, model_of
-from blobnet.errors import BuildError, DeviceError, FileError, OptionError, OutOfMemoryError, near_matches, nearest
-from blobnet.launch.kernel_call import PRECISIONS, Tuning
 from blobnet.device.opencl import cl
+from blobnet.device.tuning import Tunings
+from blobnet.errors import BuildError, DeviceError, FileError, OptionError, OutOfMemoryError, near_matches, nearest
+from blobnet.hardware.device_model import Answers, DeviceModel, model_of
+from blobnet.launch.kernel_call import PRECISIONS, Tuning
+from blobnet.memory.blob import FLOAT32, FloatArray, Padding, storage_type
+from blobnet.support import child_process
+from blobnet.support.cores import usable_cores
 from blobnet.support.lru import Recent
 from blobnet.support.regular_file import check_regular
 from blobnet.support.system import untouched_memory
-from blobnet.device.tuning import Tunings
+from blobnet.support.user_cache import cache_folder, has_room, is_usable, read_entry, temporary_folder, write_entry
 
 #: The variable that names the folder in which the OpenCL loader finds drivers, and that folder where it is not set.
 _VENDORS, _SYSTEM_VENDORS = "OCL_ICD_VENDORS", Path("/etc/OpenCL/vendors")
@@ -169,8 +168,8 @@ class _Driver:
         host_works: who waits for the queue works along, who waits for an event does not: with one thread less than
             there are cores, that is half the speed of two.
         takes_prefetch: its compiler knows Clang's function for what is asked for ahead (kernels/vector.h).
-        most_bundled: sources that it should be given as one program (blobnet/device/bundle.py). On two cores of a CPU Intel's
-            compiler takes 40 ms for a program without kernels, and its runtime 2 ms to load one.
+        most_bundled: sources that it should be given as one program (blobnet/device/bundle.py). On two cores of a CPU
+            Intel's compiler takes 40 ms for a program without kernels, and its runtime 2 ms to load one.
     """
 
     name: str = ""

@@ -16,12 +16,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blobnet.support.user_cache import cache_folder, is_own, locked, make_folder, seal, write_atomically
-from blobnet.hardware.device_model import Answers, model_of
 from blobnet.errors import FileError, warn
+from blobnet.hardware.device_model import Answers, model_of
 from blobnet.launch.kernel_source import fingerprint
-from blobnet.support.regular_file import check_regular
 from blobnet.launch.task import Choices, Fault, Task, Way
+from blobnet.support.regular_file import check_regular
+from blobnet.support.user_cache import cache_folder, is_own, locked, make_folder, seal, write_atomically
 
 #: What may have been measured of a device besides: fp32 operations and bytes a second.
 SPEEDS = ("flops", "bandwidth")
@@ -189,7 +189,7 @@ class Tunings:
 
     @property
     def speeds(self) -> Mapping[str, float]:
-        """Facts of the device's model (blobnet.hardware.device_model) that were measured: SPEEDS, as far as they are known."""
+        """Facts of the device's model (blobnet.hardware.device_model) that were measured: SPEEDS, as far as known."""
         return self._measured.speeds
 
     def record_speeds(self, **speeds: float) -> None:

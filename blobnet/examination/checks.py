@@ -12,17 +12,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from blobnet import layers
-from blobnet.memory.blob import Shape
-from blobnet.memory.windows import plain
-from blobnet.network.graph import Graph, from_nodes
 from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.launch.kernel_call import Tuning
+from blobnet.launch.task import Choices, Fault, Task, Way
 from blobnet.layers.base import Layer, Site
 from blobnet.losses import MeanSquaredError
+from blobnet.memory.blob import Shape
+from blobnet.memory.windows import plain
+from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning import Plan, make_plan
-from blobnet.launch.task import Choices, Fault, Task, Way
 
 #: The phase of a bench for each direction.
 PHASE_OF = {FORWARD: "forward", BACKWARD_WEIGHTS: "backward parameters", BACKWARD_DATA: "backward data"}

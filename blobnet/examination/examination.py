@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from blobnet.examination.measured import PHASES, Arrangement, Bench, Problem, bits, make_problem
-from blobnet.examination.checks import ARRANGEMENTS, PHASE_OF, Check
-from blobnet.examination.layer_references import Backward, Float64Array, Reference, reference_of
 from blobnet.device.device import Device
 from blobnet.errors import BuildError, DeviceError, KernelError, PromiseError
+from blobnet.examination.checks import ARRANGEMENTS, PHASE_OF, Check
+from blobnet.examination.layer_references import Backward, Float64Array, Reference, reference_of
+from blobnet.examination.measured import PHASES, Arrangement, Bench, Problem, bits, make_problem
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.launch.task import Choices
 

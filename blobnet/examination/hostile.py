@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from blobnet.examination.measured import halo_cells, poison, require_untouched
 from blobnet.device.device import Device
+from blobnet.examination.measured import halo_cells, poison, require_untouched
 from blobnet.execution.executor import Executor
 from blobnet.launch.kernel_call import Blob
 

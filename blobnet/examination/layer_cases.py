@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from blobnet import layers
-from blobnet.memory.blob import FLOAT32, Shape
 from blobnet.errors import OptionError
-from blobnet.memory.windows import axis_numbers, size_text
-from blobnet.network.graph import Graph, Vertex
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
+from blobnet.memory.blob import FLOAT32, Shape
+from blobnet.memory.windows import axis_numbers, size_text
+from blobnet.network.graph import Graph, Vertex
 
 #: The phases of training that are measured apart; layers that are no matrix products have one backward phase.
 BACKWARD = "backward"

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import Shape
-from blobnet.examination.reference import activation, convolution, dense, normalization, pooling
-from blobnet.examination.reference.windows import Pair, Sides
 from blobnet.contraction import reference as of_contractions
 from blobnet.contraction.derivatives import delta_names, differentiate
+from blobnet.examination.reference import activation, convolution, dense, normalization, pooling
+from blobnet.examination.reference.windows import Pair, Sides
 from blobnet.layers import (
     Activation,
     AveragePool1D,
@@ -28,6 +27,7 @@ from blobnet.layers import (
 )
 from blobnet.layers.base import Layer
 from blobnet.layers.lowered import Bound, Lowered
+from blobnet.memory.blob import Shape
 
 Float64Array = npt.NDArray[np.float64]
 Inputs = Sequence[Float64Array]

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Padding, Shape, StorageType
-from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, SUM, Step, c_text, norm
-from blobnet.examination.reference.activation import named
 from blobnet.device.device import Device, Guarded
 from blobnet.errors import PromiseError
+from blobnet.examination.reference.activation import named
 from blobnet.execution.executor import Executor
-from blobnet.network.graph import Graph
+from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, SUM, Step, c_text, norm
 from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning, for_model
 from blobnet.layers.activation import Activation
 from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Padding, Shape, StorageType
+from blobnet.network.graph import Graph
 from blobnet.network.parameters import PARAMETER_ALIGNMENT, ParameterTable
 from blobnet.planning import STEP_WORDS, Buffer, Plan
 

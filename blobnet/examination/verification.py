@@ -1,4 +1,4 @@
-"""What findings come to: lists of what is denied and what is verified, in a device's tunings (blobnet/device/tuning.py)."""
+"""What findings come to: lists of what is denied and verified, in a device's tunings (blobnet/device/tuning.py)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import contextlib
 import textwrap
 from collections.abc import Iterable
 
+from blobnet.device.device import Device
+from blobnet.device.tuning import Tunings
+from blobnet.errors import FileError, warn
 from blobnet.examination.checks import Check, Examinable, checks_of_plan
 from blobnet.examination.children import examine_all
 from blobnet.examination.examination import OK, Finding
-from blobnet.device.device import Device
-from blobnet.errors import FileError, warn
 from blobnet.execution.executor import DENIALS_TOLD, MOST_CAUSE
-from blobnet.planning import Plan
 from blobnet.launch.task import Fault
-from blobnet.device.tuning import Tunings
+from blobnet.planning import Plan
 
 
 def judge(tunings: Tunings, findings: Iterable[tuple[Examinable, Finding]]) -> list[Fault]:

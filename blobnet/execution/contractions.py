@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.contraction.calls import launches
 from blobnet.contraction.form import Program
 from blobnet.contraction.lowering import Lowered, lower
@@ -21,6 +20,7 @@ from blobnet.device.device import Device
 from blobnet.errors import BuildError, warn
 from blobnet.execution.executor import MOST_CAUSE, bind
 from blobnet.launch.kernel_call import Array, Batch, group_size
+from blobnet.memory.blob import FLOAT32
 from blobnet.support.lru import Recent
 
 #: Elements behind every buffer's: loads of every second element read one more than they take.

@@ -17,17 +17,16 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.planning import plan_cache
-from blobnet.memory.blob import FLOAT32, FloatArray, StorageType
-from blobnet.support.build_progress import progress_line
 from blobnet.device.device import Device, Feed, Trial
 from blobnet.errors import BuildError, FileError, OutOfMemoryError, PlanError, PromiseError, warn
-from blobnet.network.graph import Graph
 from blobnet.launch.kernel_call import CONSTANT, TABLES, Array, Batch, Blob, KernelCall, Tuning
-from blobnet.planning import Plan
+from blobnet.launch.task import Fault
+from blobnet.memory.blob import FLOAT32, FloatArray, StorageType
+from blobnet.network.graph import Graph
+from blobnet.planning import Plan, plan_cache
 from blobnet.planning.plan import plan_of
 from blobnet.planning.request import Request, requested
-from blobnet.launch.task import Fault
+from blobnet.support.build_progress import progress_line
 
 #: Characters of an error that a warning repeats.
 MOST_CAUSE = 300

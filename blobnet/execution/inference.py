@@ -13,21 +13,21 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.training.arguments import all_finite
-from blobnet.memory.blob import FLOAT16, FLOAT32, FloatArray
+from blobnet.data.labels import Labels, labels_for
+from blobnet.data.samples import sources_for, with_labels
 from blobnet.datasets.source import Source, is_stream, runs
 from blobnet.device.device import Device, Reading
-from blobnet.network.ends import TOTALS, Head, Losses, heads_of, in_order
 from blobnet.errors import DataError, DeviceError, warn
 from blobnet.execution.executor import Executor, plan_for
-from blobnet.network.graph import Graph
-from blobnet.data.labels import Labels, labels_for
 from blobnet.execution.loader import IndexedReader, Loader, Reader, StreamReader
 from blobnet.losses import Loss
+from blobnet.memory.blob import FLOAT16, FLOAT32, FloatArray
 from blobnet.metrics import Metric, measured, named
-from blobnet.parallel.world import ALONE, World
+from blobnet.network.ends import TOTALS, Head, Losses, heads_of, in_order
+from blobnet.network.graph import Graph
 from blobnet.network.parameters import DeviceParameters
-from blobnet.data.samples import sources_for, with_labels
+from blobnet.parallel.world import ALONE, World
+from blobnet.training.arguments import all_finite
 
 #: Metrics in the order of a loss's totals.
 METRICS = ("loss", "accuracy", "top_5")

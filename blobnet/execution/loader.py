@@ -19,9 +19,9 @@ import numpy.typing as npt
 from blobnet.datasets.checks import FILE_HINT, check_array_type, check_finite
 from blobnet.datasets.source import Rows, Source, check_kept, kept_type
 from blobnet.device.device import BATCHES_AHEAD, BYTES_AHEAD, Device, Lent
-from blobnet.network.ends import Entry, in_order, part_subject
 from blobnet.errors import DataError, OutOfMemoryError
 from blobnet.execution.executor import Executor
+from blobnet.network.ends import Entry, in_order, part_subject
 from blobnet.parallel.world import ALONE, World
 from blobnet.planning import sample_slots
 

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from blobnet.support import system
 from blobnet.errors import FileError, OptionError, first_few
 from blobnet.planning.report import readable
+from blobnet.support import system
 from blobnet.support.regular_file import check_regular
 
 #: What HDF5 files begin with.

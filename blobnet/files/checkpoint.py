@@ -20,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 import blobnet.layers  # noqa: F401  (every kind of layer that a file may name)
-from blobnet.files import atomic
-from blobnet.memory.blob import FloatArray
 from blobnet.errors import BlobnetError, FileError, counted
+from blobnet.files import atomic
 from blobnet.files.atomic import listed, plain_text, subject_of
-from blobnet.network.graph import Graph, described_names, from_description
 from blobnet.files.hdf5 import DAMAGE, MODEL_FORMAT, Reader, attribute, opened, reading
-from blobnet.planning.report import readable
+from blobnet.memory.blob import FloatArray
+from blobnet.network.graph import Graph, described_names, from_description
 from blobnet.network.summary import summarize
+from blobnet.planning.report import readable
 
 FORMAT_VERSION = 2
 

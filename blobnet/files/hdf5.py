@@ -16,8 +16,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.files import atomic
 from blobnet.errors import BlobnetError, FileError
+from blobnet.files import atomic
 from blobnet.files.atomic import listed
 from blobnet.planning.report import readable
 

@@ -1,7 +1,7 @@
 """What is known of a device, as facts (docs/devices.md): choices follow from them, and are made elsewhere.
 
-Facts come from what OpenCL answers, from the table of architectures (blobnet/hardware/architectures.py) and from measurement;
-in this order the later wins. Where none of them knows, a careful value is assumed, and said to be.
+Facts come from what OpenCL answers, from the table of architectures (blobnet/hardware/architectures.py) and from
+measurement; in this order the later wins. Where none of them knows, a careful value is assumed, and said to be.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@ from copy import copy
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.launch.kernel_call import Array, Blob, KernelCall
 from blobnet.launch.kernel_source import load
 from blobnet.launch.task import Choices, Task, Way, is_broken
+from blobnet.memory.blob import FLOAT32
 
 if TYPE_CHECKING:
     from blobnet.implementations.operation import Operation

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from blobnet.launch.elementwise import Tail, statements
 from blobnet.contraction import function
 from blobnet.contraction.calls import calls
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Program
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
+from blobnet.launch.elementwise import Tail, statements
 from blobnet.launch.kernel_call import Array, Blob, KernelCall
 
 #: Speed against that of the best product of a device: as measured (docs/contractions.md).

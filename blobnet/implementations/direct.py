@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
-from blobnet.memory.blob import BlobLayout
-from blobnet.memory.windows import Pair
 from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.blocking import READ_COST, VECTOR_COST, Block, blocks, reads, splits_for, vector_tiles
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, power_of_two, rounded_up
 from blobnet.launch.kernel_source import Macro
+from blobnet.memory.blob import BlobLayout
+from blobnet.memory.windows import Pair
 
 #: Elements of its two blobs that a split of the gradient of the weights should touch at most: every tile reads its
 #: share of them, so they should stay in a CPU's last cache.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.implementations.base import FORWARD, Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.launch.kernel_call import GlobalSize, KernelCall, group_size, power_of_two
+from blobnet.memory.blob import FLOAT32
 
 #: Positions of all samples, and products of a position and a tap, up to which these kernels are worth their unrolling.
 MOST_POSITIONS, MOST_PRODUCTS = 8, 128

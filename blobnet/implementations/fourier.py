@@ -6,12 +6,12 @@ numbers that products are of.
 
 from __future__ import annotations
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import Tile, fitting
 from blobnet.implementations.winograd import TILES, WEIGHT_TILES, Local, Winograd
 from blobnet.launch.kernel_call import GlobalSize
+from blobnet.memory.blob import FLOAT32
 
 #: Cells of a patch on a side, and the points of its spectrum of which the others are conjugates.
 _SIDE, _POINTS = 32, 514

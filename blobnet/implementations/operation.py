@@ -9,13 +9,22 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from blobnet.memory.blob import FLOAT32, BlobLayout, Shape
-from blobnet.launch.elementwise import Step, with_epilogue
-from blobnet.memory.windows import Pair, PhaseAxis, WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD
 from blobnet.implementations.blocking import splits_for
-from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, elementwise_work, power_of_two, sum_call
+from blobnet.launch.elementwise import Step, with_epilogue
+from blobnet.launch.kernel_call import (
+    Array,
+    Blob,
+    GlobalSize,
+    KernelCall,
+    Tuning,
+    elementwise_work,
+    power_of_two,
+    sum_call,
+)
 from blobnet.launch.kernel_source import Macro, load
+from blobnet.memory.blob import FLOAT32, BlobLayout, Shape
+from blobnet.memory.windows import Pair, PhaseAxis, WindowAxis
 
 #: Rows of a tile that may lie behind the last one: one less than its depth.
 _MOST_BEHIND = 15

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.blocking import READ_COST, Block, vector_tiles
 from blobnet.implementations.operation import Operation
 from blobnet.launch.kernel_call import GlobalSize, KernelCall, rounded_up
+from blobnet.memory.blob import FLOAT32
 
 #: What it costs to copy a value into a panel, to store a result, and to transpose a weight, in multiply-adds of a
 #: compute unit; and a multiply-add itself, which reads nothing but a panel and weights in their order.

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch.kernel_call import Tuning
 from blobnet.launch.kernel_source import Macro
+from blobnet.memory.blob import FLOAT32
 
 
 @dataclass(frozen=True)

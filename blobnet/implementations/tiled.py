@@ -7,14 +7,14 @@ from functools import cached_property
 from math import prod
 from typing import ClassVar
 
-from blobnet.memory.blob import FLOAT32, Shape
-from blobnet.memory.windows import Pair
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import powers_of_two
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, tiles_for
 from blobnet.launch.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work, group_size, rounded_up
 from blobnet.launch.kernel_source import Macro
+from blobnet.memory.blob import FLOAT32, Shape
+from blobnet.memory.windows import Pair
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
 TILES = (

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.training.arguments import losses_for
-from blobnet.memory.blob import FloatArray, Shape
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, PlanError, first_few
 from blobnet.execution.executor import Executor, plan_for
-from blobnet.memory.windows import check_count
-from blobnet.network.graph import Graph, Vertex
 from blobnet.execution.inference import LabelledData
-from blobnet.launch.kernel_call import Batch
 from blobnet.execution.loader import Loader
-from blobnet.losses import Loss
-from blobnet.model import AnyLoss, Model, check_model
 from blobnet.inspection.network_inputs import first_numbers
+from blobnet.launch.kernel_call import Batch
+from blobnet.losses import Loss
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.memory.windows import check_count
+from blobnet.model import AnyLoss, Model, check_model
+from blobnet.network.graph import Graph, Vertex
 from blobnet.network.parameters import DeviceParameters
 from blobnet.support.tables import Table
+from blobnet.training.arguments import losses_for
 
 #: The percentages of the values that a spread's quantiles are above.
 QUANTILES = (5, 25, 50, 75, 95)

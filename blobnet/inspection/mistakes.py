@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.training.arguments import losses_for
-from blobnet.memory.blob import FloatArray
+from blobnet.data.labels import prepare_labels
+from blobnet.data.samples import samples_for
 from blobnet.datasets.source import runs
 from blobnet.device.device import Device
-from blobnet.memory.windows import check_count
-from blobnet.data.labels import prepare_labels
-from blobnet.losses import IGNORED, Loss
-from blobnet.model import Model, check_model
 from blobnet.inspection.network_inputs import network_inputs
-from blobnet.data.samples import samples_for
+from blobnet.losses import IGNORED, Loss
+from blobnet.memory.blob import FloatArray
+from blobnet.memory.windows import check_count
+from blobnet.model import Model, check_model
+from blobnet.training.arguments import losses_for
 
 #: Outputs that are looked at together.
 _OUTPUTS_AT_ONCE = 1 << 24

@@ -11,18 +11,18 @@ import numpy.typing as npt
 
 from blobnet import layers
 from blobnet.augment import Augmentation, augmentations_of, check_fit, partner_shares, rows_for
-from blobnet.memory.blob import FloatArray, Shape
+from blobnet.data.moved_labels import move_labels
 from blobnet.datasets.dataset import STATISTICS_BYTES, unit_statistics
 from blobnet.datasets.source import Rows, Source, source_of
 from blobnet.device.device import Device
 from blobnet.errors import DataError
 from blobnet.execution.executor import Executor, plan_for
+from blobnet.execution.loader import IndexedReader, Loader
+from blobnet.layers import Layer
+from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import FloatArray, Shape
 from blobnet.memory.windows import check_count
 from blobnet.network.graph import Graph, from_nodes
-from blobnet.layers import Layer
-from blobnet.execution.loader import IndexedReader, Loader
-from blobnet.losses import CrossEntropy
-from blobnet.data.moved_labels import move_labels
 from blobnet.network.parameters import DeviceParameters
 
 #: Samples that statistics are taken of where not all of them lie in memory, or where they are many.

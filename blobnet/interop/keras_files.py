@@ -19,12 +19,12 @@ from typing import TypeAlias
 import h5py
 import numpy as np
 
-from blobnet.files import atomic
-from blobnet.memory.blob import FloatArray
 from blobnet.errors import FileError, ShapeError
-from blobnet.network.graph import Graph
+from blobnet.files import atomic
 from blobnet.files.hdf5 import Reader, attribute, damage_of, read_apart, reading
 from blobnet.interop.keras_forms import KerasLayer, Variable, keras_layers
+from blobnet.memory.blob import FloatArray
+from blobnet.network.graph import Graph
 
 #: Where the layers are: in Keras 3, and in its first versions.
 _LAYERS = ("layers", "_layer_checkpoint_dependencies")

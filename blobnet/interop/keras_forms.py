@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import FloatArray, Shape
 from blobnet.errors import OptionError
+from blobnet.memory.blob import FloatArray, Shape
 from blobnet.network.graph import Graph, Vertex
 
 Order: TypeAlias = npt.NDArray[np.int64]

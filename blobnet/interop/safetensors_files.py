@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from blobnet.files import atomic
-from blobnet.memory.blob import FloatArray
 from blobnet.errors import FileError, OptionError, ShapeError, extra, first_few
-from blobnet.network.graph import Graph
+from blobnet.files import atomic
 from blobnet.interop import torch_names
+from blobnet.memory.blob import FloatArray
+from blobnet.network.graph import Graph
 
 #: What files that PyTorch writes as pickles begin with.
 _BEGINNINGS = (b"PK\x03\x04", b"\x80")

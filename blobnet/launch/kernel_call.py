@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from blobnet.launch import kernel_source
-from blobnet.memory.blob import FLOAT32, BlobLayout, Padding, Shape, StorageType
 from blobnet.hardware.device_model import HOST, DeviceModel
+from blobnet.launch import kernel_source
 from blobnet.launch.kernel_source import Macro
 from blobnet.launch.task import Choices, Fault, Task, Way
+from blobnet.memory.blob import FLOAT32, BlobLayout, Padding, Shape, StorageType
 
 #: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
 PRECISIONS = ("fp32", "tf32")

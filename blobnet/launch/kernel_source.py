@@ -14,8 +14,8 @@ from functools import cache, cached_property, lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from blobnet.hardware.device_model import DeviceModel
 from blobnet.errors import KernelError
+from blobnet.hardware.device_model import DeviceModel
 
 if TYPE_CHECKING:
     from importlib.abc import Traversable

@@ -7,12 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from blobnet.memory.blob import Shape
-from blobnet.launch.elementwise import FUNCTIONS, Step, activation, fits, row_call, slope_macro
 from blobnet.errors import near_matches
+from blobnet.launch.elementwise import FUNCTIONS, Step, activation, fits, row_call, slope_macro
 from blobnet.launch.kernel_call import KernelCall, elementwise_work
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
+from blobnet.memory.blob import Shape
 
 #: The options that are a function's number.
 _NUMBERS = {name: found.number[0] for name, found in FUNCTIONS.items() if found.number}

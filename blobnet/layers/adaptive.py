@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.memory.blob import Shape
 from blobnet.contraction import Function
 from blobnet.layers.lowered import AXES, Lowered, function
+from blobnet.memory.blob import Shape
 
 
 @dataclass(frozen=True)

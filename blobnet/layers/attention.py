@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.memory.blob import Shape
 from blobnet.contraction import Function
 from blobnet.layers.initializers import check_initializer
 from blobnet.layers.lowered import AXES, Lowered, broadcast, function, repeating
+from blobnet.memory.blob import Shape
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from blobnet.memory.blob import AXES, AXIS_NAMES, FLOAT32, FloatArray, Halo, Shape, StorageType
-from blobnet.launch.elementwise import Step
 from blobnet.errors import OptionError, ShapeError
-from blobnet.support.foreign import Explained
-from blobnet.memory.windows import check_count, plain
 from blobnet.implementations.base import Implementation
+from blobnet.launch.elementwise import Step
 from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning, copy_call
 from blobnet.launch.task import Task
+from blobnet.memory.blob import AXES, AXIS_NAMES, FLOAT32, FloatArray, Halo, Shape, StorageType
+from blobnet.memory.windows import check_count, plain
+from blobnet.support.foreign import Explained
 
 if TYPE_CHECKING:
     from blobnet.layers.lowered import Bound
@@ -46,8 +46,8 @@ class Placement(enum.Enum):
 class ParameterSpec:
     """A parameter of a layer.
 
-    ``initializer`` names a function of blobnet.layers.initializers; ``decayed`` says whether weight decay applies to it;
-    what is not ``trainable`` (running statistics) has no gradient; ``type`` is that of its numbers in memory.
+    ``initializer`` names a function of blobnet.layers.initializers; ``decayed`` says whether weight decay applies to
+    it; what is not ``trainable`` (running statistics) has no gradient; ``type`` is that of its numbers in memory.
     """
 
     name: str

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.memory.blob import Halo, Shape
-from blobnet.launch.elementwise import PER_CELL, SUM, Step, fits
-from blobnet.memory.windows import Padding, Pair, size_text
 from blobnet.implementations.base import BACKWARD_WEIGHTS
+from blobnet.launch.elementwise import PER_CELL, SUM, Step, fits
 from blobnet.launch.kernel_call import KernelCall
+from blobnet.launch.task import Task
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.product import BIAS_MODES, _Product, without_norm
 from blobnet.layers.windows import Filtering
-from blobnet.launch.task import Task
+from blobnet.memory.blob import Halo, Shape
+from blobnet.memory.windows import Padding, Pair, size_text
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.memory.blob import Shape
-from blobnet.launch.elementwise import Step, fits
-from blobnet.memory.windows import WindowAxis
 from blobnet.implementations.base import BACKWARD_WEIGHTS
+from blobnet.launch.elementwise import Step, fits
 from blobnet.launch.kernel_call import KernelCall
+from blobnet.launch.task import Task
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.product import _Product, without_norm
-from blobnet.launch.task import Task
+from blobnet.memory.blob import Shape
+from blobnet.memory.windows import WindowAxis
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.memory.blob import Shape
 from blobnet.launch.elementwise import Step
 from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, Tuning, rounded_up, row_group
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
+from blobnet.memory.blob import Shape
 
 #: Blocks of elements that a CPU's work-item should have, so that starting it does not cost more than its work.
 _BLOCKS_OF_A_WORK_ITEM = 8

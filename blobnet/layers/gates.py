@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blobnet.memory.blob import Shape
 from blobnet.contraction import Function
 from blobnet.layers.lowered import Lowered, function
+from blobnet.memory.blob import Shape
 from blobnet.schedules import check_number
 
 

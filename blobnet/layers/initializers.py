@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from blobnet.memory.blob import FloatArray
-from blobnet.support.cores import usable_cores
 from blobnet.errors import OptionError, near_matches
+from blobnet.memory.blob import FloatArray
 from blobnet.memory.windows import is_int
+from blobnet.support.cores import usable_cores
 
 if TYPE_CHECKING:
     from blobnet.layers.base import ParameterSpec

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.memory.blob import Shape
-from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, Step, fits, row_call
 from blobnet.contraction import Function
+from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, Step, fits, row_call
 from blobnet.launch.kernel_call import Blob, KernelCall
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, Placement, Site
 from blobnet.layers.lowered import AXES, Lowered, broadcast, function, repeating
+from blobnet.memory.blob import Shape
 
 
 @dataclass(frozen=True)

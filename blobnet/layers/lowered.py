@@ -26,8 +26,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from blobnet.memory.blob import Halo, Shape
-from blobnet.launch.elementwise import Step, renamed, statements
 from blobnet.contraction import Function
 from blobnet.contraction import calls as compiled
 from blobnet.contraction import function as parsed
@@ -36,10 +34,12 @@ from blobnet.contraction.form import Apply, Expression, Number, Program, Read, T
 from blobnet.contraction.functions import FUNCTIONS
 from blobnet.contraction.training import Passes, passes
 from blobnet.errors import ContractionError, ShapeError, near_matches
-from blobnet.memory.windows import is_int
-from blobnet.layers.initializers import GIVEN, check_initializer
+from blobnet.launch.elementwise import Step, renamed, statements
 from blobnet.launch.kernel_call import Array, Blob, KernelCall
 from blobnet.layers.base import Layer, ParameterSpec, Site
+from blobnet.layers.initializers import GIVEN, check_initializer
+from blobnet.memory.blob import Halo, Shape
+from blobnet.memory.windows import is_int
 
 #: The indexes of spatial axes that ``...`` stands for, the innermost last; their sizes are the same in capitals.
 AXES = "zyx"
@@ -426,9 +426,9 @@ class Contraction(Lowered):
 
     Args:
         text: of the function; ``...`` stands for the spatial axes of the first input.
-        initializers: how parameters start, by name: functions of blobnet.layers.initializers. Of those that are not named,
-            ``scale`` starts as ones, others of one axis as zeros, all else he_normal. What is ``given`` comes with the
-            weights, stays, and is not trained.
+        initializers: how parameters start, by name: functions of blobnet.layers.initializers. Of those that are not
+            named, ``scale`` starts as ones, others of one axis as zeros, all else he_normal. What is ``given`` comes
+            with the weights, stays, and is not trained.
         sizes: whole numbers for names that are the size of no input.
 
     Raises:

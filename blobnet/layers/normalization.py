@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from blobnet.memory.blob import FLOAT32, Shape
 from blobnet.launch.elementwise import Step, fits, norm, slope_macro, with_epilogue
 from blobnet.launch.kernel_call import (
     SHARD_COUNTS,
@@ -23,6 +22,7 @@ from blobnet.launch.kernel_call import (
 )
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.memory.blob import FLOAT32, Shape
 
 Local = tuple[int, int, int]
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.memory.blob import Shape
 from blobnet.launch.elementwise import Step, fits, with_epilogue
-from blobnet.memory.windows import Padding, Pair, WindowAxis
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, elementwise_work, planes_at_once
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, Site
 from blobnet.layers.windows import Pooling
+from blobnet.memory.blob import Shape
+from blobnet.memory.windows import Padding, Pair, WindowAxis
 
 
 @dataclass(frozen=True)

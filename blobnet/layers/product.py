@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import ClassVar
 
 from blobnet import implementations
-from blobnet.memory.blob import Shape
-from blobnet.launch.elementwise import Norm, Step
-from blobnet.memory.windows import WindowAxis
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation, choose
 from blobnet.implementations.operation import Operation
-from blobnet.layers.initializers import check_initializer
+from blobnet.launch.elementwise import Norm, Step
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.launch.task import Task
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, ParameterSpec, Site
-from blobnet.launch.task import Task
+from blobnet.layers.initializers import check_initializer
+from blobnet.memory.blob import Shape
+from blobnet.memory.windows import WindowAxis
 
 #: The bias modes of seed 000: nothing, one a unit, one a position.
 BIAS_MODES: dict[bool | str, int] = {False: 0, True: 1, "position": 2}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blobnet.memory.blob import Shape
 from blobnet.launch.elementwise import Step, fits, with_epilogue
-from blobnet.layers.initializers import GIVEN
 from blobnet.launch.kernel_call import Array, KernelCall, cell_call
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.layers.initializers import GIVEN
+from blobnet.memory.blob import Shape
 
 
 @dataclass(frozen=True)

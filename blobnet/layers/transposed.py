@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.memory.blob import Shape
 from blobnet.contraction import Function
-from blobnet.memory.windows import WindowAxis
-from blobnet.layers.initializers import check_initializer
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer
+from blobnet.layers.initializers import check_initializer
 from blobnet.layers.lowered import AXES, Lowered, function
+from blobnet.memory.blob import Shape
+from blobnet.memory.windows import WindowAxis
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
-from blobnet.memory.blob import Shape
 from blobnet.contraction import Function
 from blobnet.errors import OptionError, ShapeError
-from blobnet.memory.windows import is_int
 from blobnet.launch.kernel_call import Blob, KernelCall
 from blobnet.layers.base import Layer, Node, Placement, Site
 from blobnet.layers.lowered import AXES, Lowered, function
+from blobnet.memory.blob import Shape
+from blobnet.memory.windows import is_int
 
 
 @dataclass(frozen=True)

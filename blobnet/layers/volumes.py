@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.memory.blob import Shape
 from blobnet.contraction import Function
-from blobnet.memory.windows import Padding, WindowAxis
-from blobnet.layers.initializers import check_initializer
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer
+from blobnet.layers.initializers import check_initializer
 from blobnet.layers.lowered import AXES, Lowered, function
 from blobnet.layers.windows import Filtering, Pooling
+from blobnet.memory.blob import Shape
+from blobnet.memory.windows import Padding, WindowAxis
 
 _RANK = 3
 

@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
+from blobnet.layers.base import Layer
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import Padding, WindowAxis, axes_of_window, axis_numbers, check_padding
-from blobnet.layers.base import Layer
 
 #: What is one number for all axes, or one for each.
 Numbers = int | tuple[int, ...]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from blobnet.memory.blob import Pair as Pair
 from blobnet.errors import OptionError
+from blobnet.memory.blob import Pair as Pair
 from blobnet.support.regular_file import LARGEST_COUNT
 
 Padding = int | str | tuple[int, ...] | tuple[Pair, ...]

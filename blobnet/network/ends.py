@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from blobnet.memory.blob import FLOAT32, FloatArray, Shape
 from blobnet.errors import BlobnetError, OptionError, near_matches
-from blobnet.network.graph import Graph
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.losses import Loss
+from blobnet.memory.blob import FLOAT32, FloatArray, Shape
+from blobnet.network.graph import Graph
 
 #: The losses of a network: that of its only output, or one for each output, in their order.
 Losses = Loss | tuple[Loss, ...] | None

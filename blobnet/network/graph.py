@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from blobnet.memory.blob import FloatArray, Shape
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches
-from blobnet.memory.windows import plain
 from blobnet.layers.base import Layer, Node, ParameterSpec
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.memory.windows import plain
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blobnet.memory.blob import FLOAT32, FloatArray, StorageType
 from blobnet.errors import PlanError
-from blobnet.network.graph import Graph
 from blobnet.layers.initializers import FirstWeights
+from blobnet.memory.blob import FLOAT32, FloatArray, StorageType
+from blobnet.network.graph import Graph
 
 if TYPE_CHECKING:
     from blobnet.device.device import Device

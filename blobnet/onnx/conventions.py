@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from blobnet.memory.blob import FloatArray
 from blobnet.errors import OptionError
+from blobnet.memory.blob import FloatArray
 from blobnet.memory.windows import is_int
 from blobnet.onnx.reading import OWN_DOMAINS, inner_graphs, package
 from blobnet.onnx.values import Array, Tensor

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from blobnet.memory.blob import Shape
-from blobnet.support.garbage import collected_later
 from blobnet.errors import BlobnetError, FileError, OptionError, first_few, near_matches, warn
-from blobnet.memory.windows import is_int
 from blobnet.layers import Activation, Input, Layer, Node
+from blobnet.memory.blob import Shape
+from blobnet.memory.windows import is_int
 from blobnet.model import Model
 from blobnet.onnx import bodies, host
 from blobnet.onnx.conventions import (
@@ -40,6 +39,7 @@ from blobnet.onnx.operation import (
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.reading import OWN_DOMAINS, array_of, inner_graphs, opset, package, read
 from blobnet.onnx.values import Array, Pieces, Tensor, node_sizes
+from blobnet.support.garbage import collected_later
 
 #: What samples may be on their way to the device.
 SAMPLE_TYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int16")

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from blobnet import layers
-from blobnet.layers.initializers import GIVEN
 from blobnet.layers import Node
+from blobnet.layers.initializers import GIVEN
 from blobnet.onnx.operation import HUGE, Operation
 from blobnet.onnx.values import Array, Tensor, Value, node_sizes, own_axes, parts_of
 

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import blobnet
-from blobnet.files import atomic
 from blobnet.errors import FileError, OptionError
-from blobnet.network.graph import Graph, Vertex
+from blobnet.files import atomic
 from blobnet.model import Model, check_model
+from blobnet.network.graph import Graph, Vertex
 from blobnet.onnx.conventions import CLASS_NAMES, TO_FIRST, TO_LAST, model_of
 from blobnet.onnx.forms import FORMS
 from blobnet.onnx.place import Place
@@ -55,7 +55,9 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     size = proto.ByteSize()
     if size > _MOST_BYTES:
         rule = "an ONNX file must be smaller than 2 GiB"
-        raise FileError(atomic.subject_of(path), rule, needed=readable(size), hint="model.save writes HDF5 of any size.")
+        raise FileError(
+            atomic.subject_of(path), rule, needed=readable(size), hint="model.save writes HDF5 of any size."
+        )
     atomic.write(path, proto.SerializeToString(deterministic=True))
 
 

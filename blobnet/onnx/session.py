@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blobnet.device.device import Device
-from blobnet.network.ends import by_name, in_order
 from blobnet.errors import OptionError
 from blobnet.model import Model
+from blobnet.network.ends import by_name, in_order
 from blobnet.onnx.bodies import run_tail
 from blobnet.onnx.host import Late
 from blobnet.onnx.importer import (

@@ -2,3 +2,7 @@
 
 Nothing here knows what a training exchanges.
 """
+
+from blobnet.parallel.world import World
+
+__all__ = ["World"]

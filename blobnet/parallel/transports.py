@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import FLOAT32, FloatArray
 from blobnet.device.device import Device
 from blobnet.errors import DeviceError
+from blobnet.memory.blob import FLOAT32, FloatArray
 from blobnet.parallel.heartbeat import State
 from blobnet.parallel.nccl import WITHOUT, Communicator
 

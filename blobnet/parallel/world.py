@@ -21,14 +21,14 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.parallel import nccl
-from blobnet.support.at_exit import at_exit
 from blobnet.device.device import Device, DeviceInfo, choose, devices
 from blobnet.errors import BlobnetError, OptionError, PlanError, counted, extra, first_few, warn
+from blobnet.parallel import nccl
 from blobnet.parallel.heartbeat import ALONE_RULE, Heartbeat, State
-from blobnet.support.interrupt import STATUS, TERMINATED, Terminated
-from blobnet.planning.report import readable
 from blobnet.parallel.transports import HostMemory, Nccl, Transport
+from blobnet.planning.report import readable
+from blobnet.support.at_exit import at_exit
+from blobnet.support.interrupt import STATUS, TERMINATED, Terminated
 
 __all__ = ["World"]
 

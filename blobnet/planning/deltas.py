@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from blobnet.layers.base import Placement
 from blobnet.memory.blob import Shape
 from blobnet.network.graph import Graph, Vertex
-from blobnet.layers.base import Placement
 from blobnet.planning.placement import NOT_SHARED, Places, Region, other_planes, same_plane
 from blobnet.planning.request import Request
 from blobnet.planning.roles import Roles

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from blobnet.network.graph import Graph, Vertex
 from blobnet.layers.base import Placement, Site
+from blobnet.network.graph import Graph, Vertex
 from blobnet.planning.placement import Places
 
 

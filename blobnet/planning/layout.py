@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from blobnet.launch.kernel_call import Blob
 from blobnet.memory.blob import FLOAT32, BlobLayout, Halo, Padding, StorageType
 from blobnet.network.graph import Graph, Vertex
-from blobnet.launch.kernel_call import Blob
 from blobnet.planning.deltas import Deltas
 from blobnet.planning.placement import Places, Region
 from blobnet.planning.request import Request

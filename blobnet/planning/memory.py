@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from blobnet.memory.blob import FLOAT32, StorageType
-from blobnet.hardware.device_model import DeviceModel
-from blobnet.network.ends import TOTALS
 from blobnet.errors import PlanError
+from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, row_group
+from blobnet.memory.blob import FLOAT32, StorageType
+from blobnet.network.ends import TOTALS
 from blobnet.network.parameters import READ_OVERRUN
 from blobnet.planning.constants import PhasedCall
 from blobnet.planning.request import Request

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from blobnet.layers.base import Placement
 from blobnet.memory.blob import Shape
 from blobnet.network.graph import Graph, Vertex
-from blobnet.layers.base import Placement
 from blobnet.planning.request import Request
 from blobnet.planning.roles import Roles
 

@@ -7,12 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from blobnet.support.garbage import collected_later
 from blobnet.errors import ShapeError
-from blobnet.network.graph import Graph
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob, KernelCall, for_model
 from blobnet.layers.base import Site
-from blobnet.planning.report import report
+from blobnet.network.graph import Graph
 from blobnet.planning.combining import with_combined
 from blobnet.planning.constants import PhasedCall, with_constants
 from blobnet.planning.deltas import Deltas, place_deltas
@@ -20,11 +18,13 @@ from blobnet.planning.fusion import Fusion, fuse
 from blobnet.planning.layout import HaloOf, Layouts, lay_out, possible_halos
 from blobnet.planning.memory import Buffer, allocate
 from blobnet.planning.placement import Places, place_outputs
+from blobnet.planning.report import report
 from blobnet.planning.request import Request, requested
 from blobnet.planning.roles import Roles, assign_roles
 from blobnet.planning.schedule import Scheduled, halos_read, schedule
 from blobnet.planning.sites import make_sites
 from blobnet.planning.statistics import with_own_statistics
+from blobnet.support.garbage import collected_later
 
 _MOST_SAMPLES = 1 << 30
 

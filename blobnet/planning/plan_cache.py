@@ -20,15 +20,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from blobnet.memory.blob import Axis, BlobLayout, StorageType
-from blobnet.support.user_cache import read_entry, write_entry
-from blobnet.support.garbage import collected_later
 from blobnet.errors import FIRST_READ
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.launch.kernel_source import Definition, KernelSource, Tunable
+from blobnet.launch.task import Task, Way
+from blobnet.memory.blob import Axis, BlobLayout, StorageType
 from blobnet.planning import Buffer, Plan
 from blobnet.planning.request import Request
-from blobnet.launch.task import Task, Way
+from blobnet.support.garbage import collected_later
+from blobnet.support.user_cache import read_entry, write_entry
 
 #: What a plan is made of: classes whose objects have their fields for parts, in their order.
 _RECORDS = (

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blobnet.memory.blob import BlobLayout
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob
+from blobnet.memory.blob import BlobLayout
 from blobnet.support.tables import Table
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from blobnet.network.graph import Graph, Vertex
 from blobnet.layers.base import Placement
+from blobnet.network.graph import Graph, Vertex
 from blobnet.planning.request import Request
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from blobnet.network.ends import totals_call
-from blobnet.network.graph import Vertex
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.launch.kernel_call import Array, KernelCall, sum_call
+from blobnet.network.ends import totals_call
+from blobnet.network.graph import Vertex
 from blobnet.planning.fusion import Fusion
 from blobnet.planning.layout import HaloOf
 from blobnet.planning.request import Request

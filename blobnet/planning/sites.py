@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from blobnet.memory.blob import FLOAT32
-from blobnet.launch.elementwise import Step
-from blobnet.network.ends import Entry
 from blobnet.errors import KernelError
-from blobnet.network.graph import Vertex
+from blobnet.launch.elementwise import Step
 from blobnet.launch.kernel_call import Array
 from blobnet.layers.base import Site
+from blobnet.memory.blob import FLOAT32
+from blobnet.network.ends import Entry
+from blobnet.network.graph import Vertex
 from blobnet.planning.deltas import Deltas
 from blobnet.planning.layout import Layouts
 from blobnet.planning.placement import Places

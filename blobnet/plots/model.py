@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from blobnet.memory.blob import FloatArray
 from blobnet.inspection.layer_statistics import LayerSpread, ModelSpreads, Spread, layer_spreads
+from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
 from blobnet.plots.drawing import new_figure, text
 from blobnet.plots.sheet import side_by_side
@@ -36,8 +36,8 @@ def network(model: Model, x: Any = None, y: Any = None, *, title: str = "", **se
         x: samples, as for Model.fit; no iterable.
         y: their labels.
         title: of the picture.
-        **settings: ``loss``, ``count``, ``seed`` and ``device``, as :func:`blobnet.inspection.layer_statistics.layer_spreads` takes
-            them, which gives the numbers.
+        **settings: ``loss``, ``count``, ``seed`` and ``device``, as
+            :func:`blobnet.inspection.layer_statistics.layer_spreads` takes them, which gives the numbers.
     """
     return draw_network(layer_spreads(model, x, y, **settings), title)
 

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from blobnet.launch.kernel_call import KernelCall
-from blobnet.planning.timeline import KINDS, memory_schedule
-from blobnet.planning.report import readable
 from blobnet.planning import Plan
+from blobnet.planning.report import readable
+from blobnet.planning.timeline import KINDS, memory_schedule
 from blobnet.plots.drawing import new_figure, text
 
 #: One for each of KINDS: cold for what is always there, warm for what comes and goes.

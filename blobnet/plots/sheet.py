@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from blobnet.memory.blob import FloatArray
 from blobnet.datasets.pictures import mask_colours
-from blobnet.losses import IGNORED
 from blobnet.inspection.mistakes import Mistake, Mistakes, class_name, percent, short_values, worst_mistakes
-from blobnet.model import Model
 from blobnet.inspection.network_inputs import Sheet, are_masks, sample_sheet
+from blobnet.losses import IGNORED
+from blobnet.memory.blob import FloatArray
+from blobnet.model import Model
 from blobnet.plots.drawing import new_figure, text
 
 #: A line of a caption: what stands before, the words, and what stands behind them.

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from blobnet.errors import FileError, warn
 from blobnet.support import system
 from blobnet.support.at_exit import at_exit
-from blobnet.errors import FileError, warn
 from blobnet.support.regular_file import check_regular
 
 #: Bytes that a disk must have free for what is kept to be of use.

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from blobnet.memory.blob import FloatArray
 from blobnet.datasets.source import Source
-from blobnet.network.ends import Head
 from blobnet.errors import warn
+from blobnet.memory.blob import FloatArray
+from blobnet.network.ends import Head
 from blobnet.network.graph import Graph, Vertex
 
 #: Samples that are looked at.

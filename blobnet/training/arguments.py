@@ -8,22 +8,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import FloatArray
-from blobnet.datasets.source import Part, Rows, stored_labels
-from blobnet.network.ends import by_name, in_order, part_subject
-from blobnet.errors import DataError, OptionError, ShapeError, near_matches
-from blobnet.network.graph import Graph
 from blobnet.data.labels import in_memory
-from blobnet.support.loss_names import loss_named, squeezed
-from blobnet.losses import CrossEntropy, Loss
-from blobnet.optimizers import Optimizer
 from blobnet.data.sample_weights import prepare_sample_weights
 from blobnet.data.samples import as_batches, comes_in_batches, sources_for
+from blobnet.datasets.source import Part, Rows, stored_labels
+from blobnet.errors import DataError, OptionError, ShapeError, near_matches
+from blobnet.losses import CrossEntropy, Loss
+from blobnet.memory.blob import FloatArray
+from blobnet.network.ends import by_name, in_order, part_subject
+from blobnet.network.graph import Graph
+from blobnet.optimizers import Optimizer
 from blobnet.schedules import check_number
+from blobnet.support.loss_names import loss_named, squeezed
 
 
 def loss_of(value: Any) -> Loss | None:
-    """A loss, its class, or its name: ``MeanSquaredError``, ``mean_squared_error`` or ``mse`` (blobnet/support/loss_names.py).
+    """A loss, its class, or its name: ``MeanSquaredError``, ``mean_squared_error`` or ``mse``
+    (blobnet/support/loss_names.py).
 
     None stays None.
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from blobnet.memory.blob import FLOAT32
-from blobnet.hardware.device_model import DeviceModel
 from blobnet.execution.executor import Executor, Launch
-from blobnet.network.graph import Graph
+from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch.kernel_call import Array, Batch
+from blobnet.memory.blob import FLOAT32
+from blobnet.network.graph import Graph
 from blobnet.planning import STATISTICS, Plan
 from blobnet.training.weight_buffers import GRADIENT_SUM, Sums
 

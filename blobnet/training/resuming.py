@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from blobnet.files.checkpoint import TrainingState, as_call
 from blobnet.errors import OptionError, first_few
+from blobnet.files.checkpoint import TrainingState, as_call
 
 #: How errors call a setting, where that is not its name.
 _CALLED = {

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.execution.executor import Executor, Launch
-from blobnet.network.graph import Graph
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
-from blobnet.training.lanes import Lanes
-from blobnet.parallel.world import World
+from blobnet.memory.blob import FLOAT32
+from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable
+from blobnet.parallel.world import World
 from blobnet.planning import STATISTICS
+from blobnet.training.lanes import Lanes
 from blobnet.training.weight_buffers import GRADIENT_SUM, SUM_SCALE, Sums, half, statistics_of
 
 #: How ranks add: along the tree of shards, or as their transport likes, whose bits depend on the number of ranks.

@@ -19,21 +19,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from blobnet.augment import EpochRows
-from blobnet.memory.blob import FloatArray
 from blobnet.callbacks import Callback
-from blobnet.files.checkpoint import TrainingState
 from blobnet.datasets.source import Rows
 from blobnet.device.device import Reading
-from blobnet.network.ends import TOTALS, by_name
 from blobnet.errors import DataError, OptionError, TrainingError
 from blobnet.execution.executor import first_that_fits
 from blobnet.execution.inference import Evaluator, LabelledData, head_name, measured_names, measurements
-from blobnet.launch.kernel_call import Batch
 from blobnet.execution.loader import Labels, Loader
+from blobnet.files.checkpoint import TrainingState
+from blobnet.launch.kernel_call import Batch
+from blobnet.memory.blob import FloatArray
 from blobnet.metrics import Metric
-from blobnet.training.advice import DIVERGED, note_divergence, note_single_values
+from blobnet.network.ends import TOTALS, by_name
 from blobnet.parallel.world import World
 from blobnet.planning import make_plan
+from blobnet.training.advice import DIVERGED, note_divergence, note_single_values
 from blobnet.training.progress import Table, bar, shown
 from blobnet.training.resuming import EPOCHS, RATE, check_resumed, settings_of
 from blobnet.training.training_step import TrainingStep, not_finite
@@ -176,8 +176,8 @@ class Trainer:
         """Continues from what :meth:`state` gave.
 
         Raises:
-            OptionError: the state is that of another training (blobnet/training/resuming.py); later, in :meth:`fit`, of another
-                number of samples.
+            OptionError: the state is that of another training (blobnet/training/resuming.py); later, in :meth:`fit`, of
+                another number of samples.
         """
         now = {"shards": self.step.shards, "sync_batch_norm": self.step.lockstep is not None}
         self._agree(settings_of(state), {**settings_of(self.state()), **now})

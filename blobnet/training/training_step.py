@@ -11,24 +11,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.training import weight_buffers
 from blobnet.augment import Augmentation, EpochRows, check_fit, partner_shares
-from blobnet.memory.blob import FLOAT32, FloatArray, Shape
-from blobnet.device.device import Device, Reading
-from blobnet.network.ends import TOTALS, Head, Losses, heads_of
-from blobnet.errors import OptionError, OutOfMemoryError, PlanError, warn
-from blobnet.execution.executor import IN_PARTS, Executor, Launch, check_by_default, check_fits, first_that_fits, plan_for
-from blobnet.network.graph import Graph
-from blobnet.launch.kernel_call import Batch
-from blobnet.training.lanes import Lanes, lane_counts, memory_of_lanes, settings_of
-from blobnet.training.lockstep import Lockstep, memory_of_shards
-from blobnet.losses import Loss
 from blobnet.data.moved_labels import move_labels
-from blobnet.optimizers import HYPERPARAMETERS, Optimizer
-from blobnet.parallel.world import ALONE, World
+from blobnet.device.device import Device, Reading
+from blobnet.errors import OptionError, OutOfMemoryError, PlanError, warn
+from blobnet.execution.executor import (
+    IN_PARTS,
+    Executor,
+    Launch,
+    check_by_default,
+    check_fits,
+    first_that_fits,
+    plan_for,
+)
+from blobnet.launch.kernel_call import Batch
+from blobnet.losses import Loss
+from blobnet.memory.blob import FLOAT32, FloatArray, Shape
+from blobnet.network.ends import TOTALS, Head, Losses, heads_of
+from blobnet.network.graph import Graph
 from blobnet.network.parameters import DeviceParameters, ParameterTable, parameter_table
 from blobnet.network.patterns import rate_factors
+from blobnet.optimizers import HYPERPARAMETERS, Optimizer
+from blobnet.parallel.world import ALONE, World
 from blobnet.planning import STEP_WORDS, Plan
+from blobnet.training import weight_buffers
+from blobnet.training.lanes import Lanes, lane_counts, memory_of_lanes, settings_of
+from blobnet.training.lockstep import Lockstep, memory_of_shards
 from blobnet.training.shard_sum import ORDERED, ShardSum, sums_of
 from blobnet.training.weight_buffers import AVERAGE, AVERAGE_RATE, GRADIENT_SUM, Sums, average_call, average_rate
 

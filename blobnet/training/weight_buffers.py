@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blobnet.launch import kernel_source
-from blobnet.memory.blob import FLOAT32
 from blobnet.hardware.device_model import DeviceModel
-from blobnet.network.graph import Graph
-from blobnet.layers.initializers import GIVEN
+from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.launch.kernel_source import Macro
+from blobnet.layers.initializers import GIVEN
+from blobnet.memory.blob import FLOAT32
+from blobnet.network.graph import Graph
 from blobnet.network.parameters import PARAMETER_ALIGNMENT, ParameterTable
 from blobnet.planning import STATISTICS
 
@@ -39,7 +39,8 @@ class Sums:
         parts: what is exchanged by itself, from the end on, which backward passes finish first; the last part is what
             they finish last. None where there is one rank.
         is_ordered: whether ranks add them along the tree, each half of what the two share.
-        in_step: whether all shards of a rank are computed together (blobnet/training/lockstep.py), each with a sum of its own.
+        in_step: whether all shards of a rank are computed together (blobnet/training/lockstep.py), each with a sum of
+        its own.
     """
 
     gradients: int

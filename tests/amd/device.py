@@ -17,8 +17,8 @@ import numpy as np
 import pyopencl as cl
 
 from blobnet.device.device import BUILD_OPTIONS, Device, DeviceInfo, choose, devices
-from blobnet.hardware.device_model import Answers, model_of
 from blobnet.errors import BuildError, DeviceError
+from blobnet.hardware.device_model import Answers, model_of
 from tests.amd.code_object import CodeObject
 from tests.amd.compiler import TARGET, CompileError, compiled, missing
 from tests.amd.decoder import UnknownInstructionError

@@ -15,9 +15,9 @@ import time
 
 import numpy as np
 
-from blobnet.examination import layer_cases
 from blobnet.bench.timing import CaseBench
 from blobnet.device.device import Device
+from blobnet.examination import layer_cases
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
 _SPIN = """

@@ -36,9 +36,9 @@ def work(arguments: argparse.Namespace) -> None:
 
     Of a burst's length the seconds, of 0 the length that a burst should have.
     """
-    from blobnet.examination import layer_cases
     from blobnet.bench.timing import CaseBench, burst_length
     from blobnet.device.device import Device
+    from blobnet.examination import layer_cases
 
     device = Device(arguments.device)
     for case in arguments.cases:
@@ -133,8 +133,8 @@ def main() -> None:
     if arguments.worker:
         work(arguments)
         return
-    from blobnet.examination import layer_cases
     from blobnet.bench.timing import geometric_mean
+    from blobnet.examination import layer_cases
 
     arguments.cases = [str(case) for name in arguments.cases for case in layer_cases.named(name)]
     with tempfile.TemporaryDirectory() as folder:

@@ -13,15 +13,15 @@ import statistics
 import time
 from typing import Any
 
-from blobnet.examination import layer_cases
 from blobnet.bench.timing import CaseBench, alternate, burst_length, geometric_mean, values_like
 from blobnet.contraction import function
 from blobnet.contraction.derivatives import differentiate
-from blobnet.execution.contractions import Compiled, compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.schedule import Schedule
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError
+from blobnet.examination import layer_cases
+from blobnet.execution.contractions import Compiled, compiled
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 
 PHASES = (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS)

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from blobnet.bench.network import NetworkBench, burst
-from blobnet.examination.layer_cases import Case, named
 from blobnet.bench.timing import CaseBench, burst_length, geometric_mean
-from blobnet.memory.blob import FLOAT32, Padding, storage_type
 from blobnet.command_line.model_argument import find_model
 from blobnet.device.device import Device
+from blobnet.examination.layer_cases import Case, named
+from blobnet.memory.blob import FLOAT32, Padding, storage_type
 
 #: Takes a length, and returns the seconds of one of so many repeats.
 Run = Callable[[int], float]

@@ -23,23 +23,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from blobnet.bench import timing
-from blobnet.examination import layer_cases
 from blobnet.bench.roofline import Roofline, measure
 from blobnet.command_line.bench_text import short
 from blobnet.contraction import function
 from blobnet.contraction.calls import launches
-from blobnet.execution.contractions import Compiled, compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.lowering import lower
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table
 from blobnet.device.device import Device
-from blobnet.hardware.device_model import DeviceModel
 from blobnet.errors import BlobnetError
-from blobnet.memory.windows import WindowAxis
+from blobnet.examination import layer_cases
+from blobnet.execution.contractions import Compiled, compiled
+from blobnet.hardware.device_model import DeviceModel
 from blobnet.implementations.base import FORWARD
 from blobnet.launch.kernel_call import Array
+from blobnet.memory.windows import WindowAxis
 from blobnet.support.tables import Table as Lines
 
 CASES = {"000": ["64x56x56:64k3p1"], "002": ["unet1d"], "004": ["240x28x28:240k1"]}
@@ -78,7 +78,12 @@ def obstacle(seed: str, case: layer_cases.Case) -> str | None:
 
 
 def program(
-    seed: str, case: layer_cases.Case, batch_size: int, bias: str = "", activation: str = "", preactivation: bool = False
+    seed: str,
+    case: layer_cases.Case,
+    batch_size: int,
+    bias: str = "",
+    activation: str = "",
+    preactivation: bool = False,
 ) -> Program:
     """A convolution's forward pass in the layout of a seed: R of the input I, the weights W and the bias B.
 
@@ -279,7 +284,8 @@ def main() -> None:
     roof = measure(device)
     print(f"{device.info}: {roof.flops / 1e9:.0f} GFLOPS, {roof.bandwidth / 1e9:.1f} GB/s")
     cases = {
-        seed: [case for name in options.cases or CASES[seed] for case in layer_cases.named(name)] for seed in options.seed
+        seed: [case for name in options.cases or CASES[seed] for case in layer_cases.named(name)]
+        for seed in options.seed
     }
     epilogue = options.bias, options.activation, options.preactivation
     build(

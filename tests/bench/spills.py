@@ -53,9 +53,6 @@ from pathlib import Path
 import contraction
 import inner_loop
 
-from blobnet.examination import layer_cases
-from blobnet.memory.blob import FLOAT32, Shape
-from blobnet.support.user_cache import cache_folder
 from blobnet.command_line.model_argument import find_model, known_models
 from blobnet.contraction.analysis import flops as flops_of
 from blobnet.contraction.calls import launches
@@ -64,14 +61,17 @@ from blobnet.contraction.search import best_schedule
 from blobnet.contraction.source import program_text
 from blobnet.contraction.training import passes
 from blobnet.device.device import BUILD_OPTIONS, preamble
+from blobnet.device.tuning import Tunings
+from blobnet.examination import layer_cases
 from blobnet.hardware.device_model import Answers, DeviceModel, model_of
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.launch.kernel_call import Array, KernelCall, Tuning
 from blobnet.layers.lowered import Lowered
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import FLOAT32, Shape
 from blobnet.planning import Plan, make_plan
 from blobnet.support.tables import Table
-from blobnet.device.tuning import Tunings
+from blobnet.support.user_cache import cache_folder
 
 sys.path.append(str(Path(__file__).parents[2]))
 from tests.amd.compiler import BITCODE, TARGET, VERSION, target_options

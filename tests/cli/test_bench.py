@@ -14,23 +14,22 @@ import numpy as np
 import pytest
 
 from blobnet import layers, models, plots
-from blobnet.layers import initializers
 from blobnet.bench import public, roofline, timing, torch_twin
-from blobnet.examination import layer_cases
 from blobnet.bench.network import LaunchTiming, Point, kernel_shares
 from blobnet.bench.roofline import Roofline
-from blobnet.examination.layer_cases import Work, parse
-from blobnet.memory.blob import Shape
-from blobnet.examination.measured import Arrangement, Bench, make_problem
 from blobnet.command_line import first_step
 from blobnet.command_line.bench_text import kernel_text, short, tile
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError
-from blobnet.network.graph import sequential
+from blobnet.examination import layer_cases
+from blobnet.examination.layer_cases import Work, parse
+from blobnet.examination.measured import Arrangement, Bench, make_problem
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
-from blobnet.layers import Conv2D, Dense
+from blobnet.layers import Conv2D, Dense, initializers
 from blobnet.layers.base import Layer, ParameterSpec
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import Shape
+from blobnet.network.graph import sequential
 from blobnet.planning import make_plan
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
 from tests.kinds import tuning_for

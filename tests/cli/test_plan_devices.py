@@ -10,15 +10,15 @@ import pytest
 
 from blobnet import layers, losses
 from blobnet.device import device
-from blobnet.network import graph
-from blobnet.memory.blob import BlobLayout, Halo, Shape
 from blobnet.device.device import DeviceInfo, choose
 from blobnet.hardware.device_model import Answers, facts, model_of
 from blobnet.launch.kernel_call import COPYING, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, copy_call
+from blobnet.memory.blob import BlobLayout, Halo, Shape
 from blobnet.models.lenet5 import lenet5
+from blobnet.network import graph
 from blobnet.optimizers import SGD, Adam
-from blobnet.planning.report import Limits, readable, report
 from blobnet.planning import make_plan
+from blobnet.planning.report import Limits, readable, report
 from tests.kinds import tuning_for
 
 

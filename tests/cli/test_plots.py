@@ -12,14 +12,14 @@ import pytest
 from matplotlib.text import Text
 
 from blobnet import plots
-from blobnet.memory.blob import Shape
 from blobnet.errors import FileError, OptionError
 from blobnet.inspection.layer_statistics import LayerSpread
 from blobnet.inspection.mistakes import Mistake, Mistakes
+from blobnet.inspection.network_inputs import Sheet
+from blobnet.memory.blob import Shape
 from blobnet.model import Model
 from blobnet.models import resnet8
 from blobnet.models.lenet5 import lenet5
-from blobnet.inspection.network_inputs import Sheet
 from blobnet.planning.timeline import memory_schedule
 from blobnet.plots.model import _lanes
 

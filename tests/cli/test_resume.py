@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet.files import atomic
 from blobnet.errors import DataError
+from blobnet.files import atomic
 from blobnet.training.training_step import TrainingStep
 
 TRAIN = [sys.executable, "-m", "blobnet", "train"]

@@ -15,27 +15,27 @@ import numpy as np
 import pytest
 
 from blobnet import implementations, layers
-from blobnet.device import tuning
 from blobnet.bench import tuner
-from blobnet.examination import layer_cases
 from blobnet.bench.tuner import Tuner, _Arena, jobs_of
+from blobnet.data.samples import sources_for
+from blobnet.device import tuning
 from blobnet.device.device import Device
-from blobnet.hardware.device_model import GENERIC
+from blobnet.device.tuning import LEVELS, Tunings, Winner
 from blobnet.errors import BlobnetWarning, BuildError, DeviceError
+from blobnet.examination import layer_cases
 from blobnet.execution.executor import plan_for
-from blobnet.network.graph import Graph, sequential
+from blobnet.execution.inference import Evaluator
+from blobnet.execution.loader import IndexedReader
+from blobnet.hardware.device_model import GENERIC
 from blobnet.implementations import tensor
 from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.direct import Direct
-from blobnet.execution.inference import Evaluator
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.launch.kernel_source import Definition, Macro
-from blobnet.execution.loader import IndexedReader
-from blobnet.model import Model
-from blobnet.network.parameters import DeviceParameters
-from blobnet.data.samples import sources_for
 from blobnet.launch.task import Fault, Task, Way
-from blobnet.device.tuning import LEVELS, Tunings, Winner
+from blobnet.model import Model
+from blobnet.network.graph import Graph, sequential
+from blobnet.network.parameters import DeviceParameters
 from tests.kinds import only, tuning_for
 from tests.shipped import check_shipped
 from tests.small_tiles import SMALL_WARP

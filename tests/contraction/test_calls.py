@@ -12,17 +12,17 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.memory.blob import AXES, BlobLayout, Halo, Shape
 from blobnet.contraction import calls as compiled
 from blobnet.contraction import function
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Program
 from blobnet.device.device import Device
-from blobnet.hardware.device_model import GENERIC
 from blobnet.errors import BlobnetWarning, BuildError, ContractionError, KernelError, ShapeError
+from blobnet.hardware.device_model import GENERIC
 from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning
-from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
 from blobnet.launch.task import Choices
+from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.memory.blob import AXES, BlobLayout, Halo, Shape
 from tests.contraction.random_schedules import random_schedule
 from tests.layers.layer_contract import Float64Array, Inputs, Parameters, run_layer_contract
 

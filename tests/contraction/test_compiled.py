@@ -18,8 +18,8 @@ from blobnet.contraction.lowering import Lowered, lower
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table, evaluate
-from blobnet.hardware.device_model import GENERIC, DeviceModel
 from blobnet.errors import BlobnetWarning, BuildError, ContractionError
+from blobnet.hardware.device_model import GENERIC, DeviceModel
 from tests.contraction.conformance import assert_conforms, gathered_program
 from tests.contraction.random_contractions import TERMS, Random, random_contraction
 from tests.contraction.random_schedules import random_schedule

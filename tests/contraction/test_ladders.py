@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.examination import layer_cases
-from blobnet.examination.reference import convolution as reference
-from blobnet.execution.contractions import Compiled, compiled
 from blobnet.contraction.lowering import lower
 from blobnet.contraction.schedule import Schedule, check, prepared
 from blobnet.device.device import Device
+from blobnet.examination import layer_cases
+from blobnet.examination.reference import convolution as reference
+from blobnet.execution.contractions import Compiled, compiled
 from blobnet.hardware.device_model import GENERIC
 from tests.bench import schedules
 from tests.reference.compare import assert_close

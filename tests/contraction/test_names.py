@@ -13,12 +13,12 @@ import blobnet as bn
 from blobnet import layers
 from blobnet.contraction import function
 from blobnet.contraction.derivatives import delta_names, differentiate
-from blobnet.execution.contractions import Compiled
 from blobnet.contraction.form import Program
 from blobnet.contraction.lowering import lower
 from blobnet.contraction.reference import run
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.table import Table
+from blobnet.execution.contractions import Compiled
 
 if TYPE_CHECKING:
     from blobnet.device.device import Device

@@ -14,8 +14,8 @@ from blobnet.contraction.lowering import grouped, laid_out
 from blobnet.contraction.schedule import Schedule, borders, can_be_cheap, check, combining, local_tiles, prepared
 from blobnet.contraction.search import best_schedule, search
 from blobnet.contraction.table import Table, flatten
-from blobnet.hardware.device_model import GENERIC, DeviceModel
 from blobnet.errors import OptionError
+from blobnet.hardware.device_model import GENERIC, DeviceModel
 from tests.contraction.random_schedules import proposal
 
 CONVOLUTION = "R[n, o, y, x : 2, 32, 14, 14] = +(I[n, i, y + a - 1, x + b - 1] * W[o, i, a, b])"

@@ -13,8 +13,8 @@ import heapq
 import math
 from dataclasses import dataclass
 
-from blobnet.memory.blob import FLOAT32
 from blobnet.contraction.table import Operand, Table
+from blobnet.memory.blob import FLOAT32
 
 Tile = tuple[int, ...]
 _ELEMENT = FLOAT32.itemsize

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyopencl as cl
 
-from blobnet.device import opencl
 from blobnet.command_line.main import main
+from blobnet.device import opencl
 
 #: What a device is asked to do, and how one waits for it.
 _CALLS = ("enqueue_nd_range_kernel", "enqueue_copy", "enqueue_fill_buffer", "enqueue_marker", "enqueue_barrier")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from blobnet.support.user_cache import has_room, is_usable, make_folder, read_entry, write_entry
 from blobnet.device.device import _SYSTEM_VENDORS, _intel_runtime, choose, devices
 from blobnet.errors import BlobnetWarning
+from blobnet.support.user_cache import has_room, is_usable, make_folder, read_entry, write_entry
 
 #: A little of what is cached: programs, schedules of the compiler, what pyopencl keeps.
 PROGRAM = """

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet.training import progress
 from blobnet.device.device import choose
+from blobnet.training import progress
 from tests.cli.conftest import NET
 
 ROOT = Path(__file__).parents[2]
@@ -162,7 +162,9 @@ time.time_ns = lambda: int(time.time() * 1e9)
 
 def test_a_clock_that_jumps_changes_nothing(folder: Path) -> None:
     assert run(folder, *TRAIN, "--output", "whole.h5", "--csv", "whole.csv")[0] == 0
-    (folder / "jumps.py").write_text(JUMPS + "from blobnet.command_line.main import main\nsys.exit(main(sys.argv[1:]))\n")
+    (folder / "jumps.py").write_text(
+        JUMPS + "from blobnet.command_line.main import main\nsys.exit(main(sys.argv[1:]))\n"
+    )
     status, said = run(folder, *TRAIN, "--timeout", 60, "--output", "a.h5", "--csv", "a.csv", module="jumps")
     assert status == 0, said
     seconds = [float(line.split()[1]) for line in said.splitlines() if re.match(r" *\d/2 ", line)]

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from blobnet import layers
-from blobnet.parallel import heartbeat
-from blobnet.execution import loader
 from blobnet.callbacks import Callback, Checkpoint
 from blobnet.command_line.main import main
 from blobnet.device.device import Device
+from blobnet.execution import loader
 from blobnet.model import Sequential, load
 from blobnet.optimizers import SGD
+from blobnet.parallel import heartbeat
 from blobnet.parallel.world import World
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import digits

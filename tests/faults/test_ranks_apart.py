@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from blobnet.parallel import heartbeat
 from blobnet.device.device import Device
+from blobnet.parallel import heartbeat
 from tests.ranks import mpiexec, needs_mpi
 
 #: What is in front of all: a training of two ranks, of which ``mine`` is the one that is not as the other.

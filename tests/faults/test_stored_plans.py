@@ -11,14 +11,14 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.execution import executor
-from blobnet.planning import plan_cache
 from blobnet.device import tuning
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning
+from blobnet.execution import executor
 from blobnet.execution.executor import plan_for
-from blobnet.planning.plan import plan_of
 from blobnet.launch.task import Fault, Way
+from blobnet.planning import plan_cache
+from blobnet.planning.plan import plan_of
 
 
 @pytest.fixture

@@ -39,7 +39,6 @@ import numpy as np
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.support.user_cache import cache_folder, make_folder, read_entry, write_entry
 from blobnet.contraction import function, remembered
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import scheduled
@@ -49,10 +48,11 @@ from blobnet.contraction.table import Table, flatten
 from blobnet.datasets.image_folder import CLASS_FILE, CLASS_INDEX, _listed_classes, read_picture_table
 from blobnet.datasets.user_data import read_samples
 from blobnet.device.device import Device
-from blobnet.hardware.device_model import HOST
-from blobnet.errors import BlobnetError
-from blobnet.launch.task import Fault, Task, Way
 from blobnet.device.tuning import Tunings, Winner
+from blobnet.errors import BlobnetError
+from blobnet.hardware.device_model import HOST
+from blobnet.launch.task import Fault, Task, Way
+from blobnet.support.user_cache import cache_folder, make_folder, read_entry, write_entry
 from tests.interop.networks import keras_2
 
 #: Where the lines are that guide the changes.

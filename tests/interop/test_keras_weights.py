@@ -15,8 +15,8 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.files import hdf5
 from blobnet.errors import FileError, OptionError, ShapeError
+from blobnet.files import hdf5
 from blobnet.interop import keras_files
 from tests.interop.damage import refusals
 from tests.interop.networks import keras_2, random_weights, samples

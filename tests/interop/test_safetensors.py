@@ -15,10 +15,10 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.layers import initializers
 from blobnet.command_line.model_argument import find_model, known_models
 from blobnet.errors import FileError, OptionError, ShapeError
 from blobnet.interop import torch_names
+from blobnet.layers import initializers
 from blobnet.layers.base import ParameterSpec
 from tests.interop.damage import refusals
 from tests.interop.networks import STOOD_FOR, random_weights, samples

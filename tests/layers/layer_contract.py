@@ -14,12 +14,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
-from blobnet.examination.measured import Arrangement, Bench, Problem, bits, function_step, in_memory, make_problem, placed
-from blobnet.examination.reference.activation import named
 from blobnet.device.device import Device
+from blobnet.examination.measured import (
+    Arrangement,
+    Bench,
+    Problem,
+    bits,
+    function_step,
+    in_memory,
+    make_problem,
+    placed,
+)
+from blobnet.examination.reference.activation import named
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement
+from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
 from tests.reference.compare import assert_close
 
 Float64Array = npt.NDArray[np.float64]

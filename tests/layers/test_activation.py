@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet.memory.blob import Shape
-from blobnet.examination.measured import in_memory
-from blobnet.examination.reference import activation as reference
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
+from blobnet.examination.measured import in_memory
+from blobnet.examination.reference import activation as reference
 from blobnet.layers import Activation
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Placement
+from blobnet.memory.blob import Shape
 from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 

@@ -23,10 +23,10 @@ from blobnet.augment import (
     Saturation,
     rows_for,
 )
-from blobnet.memory.blob import FLOAT16, FLOAT32, FloatArray, Shape, StorageType
-from blobnet.examination.reference.augmentation import augmented
 from blobnet.device.device import Device
+from blobnet.examination.reference.augmentation import augmented
 from blobnet.execution.executor import Executor
+from blobnet.memory.blob import FLOAT16, FLOAT32, FloatArray, Shape, StorageType
 from blobnet.model import Sequential
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for

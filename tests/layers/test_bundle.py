@@ -11,10 +11,10 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.device.bundle import bundled
-from blobnet.support.user_cache import write_entry
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning
 from blobnet.implementations import IMPLEMENTATIONS
+from blobnet.support.user_cache import write_entry
 from tests.kinds import tuning_for
 from tests.layers.test_child_builds import another, fresh, source, value
 from tests.layers.test_every_kernel import compared_calls

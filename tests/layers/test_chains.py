@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.launch import elementwise
-from blobnet.memory.blob import Shape
 from blobnet.checkup.chains import LINKS, MODES, PREDICTION, ChainCheck, chains, checks_of_chains, examine_chains
 from blobnet.device.device import Device
+from blobnet.launch import elementwise
+from blobnet.memory.blob import Shape
 
 SHAPES = [Shape(5), Shape(5, 1, 1), Shape(3, 7), Shape(3, 4, 5), Shape(2, 3, 2, 4)]
 

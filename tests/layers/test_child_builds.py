@@ -22,16 +22,15 @@ import numpy as np
 import pytest
 
 from blobnet import Sequential, layers
-from blobnet.support import build_progress
-from blobnet.device import child_builds
-from blobnet.device import tuning
+from blobnet.device import child_builds, tuning
 from blobnet.device import device as devices
-from blobnet.support.user_cache import cache_folder, write_entry
-from blobnet.support.child_process import Child
 from blobnet.device.device import Device, Trial
 from blobnet.errors import BlobnetWarning, BuildError
-from blobnet.planning import make_plan
 from blobnet.launch.task import Fault, Way
+from blobnet.planning import make_plan
+from blobnet.support import build_progress
+from blobnet.support.child_process import Child
+from blobnet.support.user_cache import cache_folder, write_entry
 
 #: A child whose compiler fails on some sources.
 FAULTY = """

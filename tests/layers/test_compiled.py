@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import Shape
 from blobnet.device.device import Device
-from blobnet.network.graph import Graph, from_nodes
 from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.launch.kernel_call import KernelCall
+from blobnet.launch.task import Choices, Task, Way
 from blobnet.layers import Conv1D, Conv2D, Dense
 from blobnet.losses import MeanSquaredError
+from blobnet.memory.blob import Shape
+from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning import Plan, make_plan
-from blobnet.launch.task import Choices, Task, Way
 from tests.kinds import tuning_for
 from tests.layers import test_dense
 from tests.layers.test_convolution import contract

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from blobnet import Sequential
-from blobnet.memory.blob import Shape
-from blobnet.examination.measured import Arrangement, Bench, finishing
-from blobnet.examination.checks import one_of
-from blobnet.examination.layer_references import arguments, reference_of, sides
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
-from blobnet.network.graph import from_nodes
+from blobnet.examination.checks import one_of
+from blobnet.examination.layer_references import arguments, reference_of, sides
+from blobnet.examination.measured import Arrangement, Bench, finishing
 from blobnet.implementations.base import FORWARD
 from blobnet.implementations.blocking import reads
 from blobnet.launch.kernel_call import Tuning
 from blobnet.layers import Activation, Conv1D, Conv2D, Input
 from blobnet.layers.activation import ACTIVATIONS
+from blobnet.memory.blob import Shape
+from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
 from tests.kinds import kind_of, only, tuning_for
 from tests.layers.layer_contract import (

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import Shape
 from blobnet.device.device import Device
-from blobnet.memory.windows import PhaseAxis, WindowAxis
-from blobnet.network.graph import from_nodes
 from blobnet.implementations import blocks
 from blobnet.implementations.tile import Tile
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.losses import MeanSquaredError
+from blobnet.memory.blob import Shape
+from blobnet.memory.windows import PhaseAxis, WindowAxis
+from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from blobnet.memory.blob import Shape
-from blobnet.examination.measured import Arrangement
 from blobnet.device.device import Device
+from blobnet.examination.measured import Arrangement
 from blobnet.layers import Conv1D, Conv2D
+from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
 from tests.layers.test_convolution import contract
 

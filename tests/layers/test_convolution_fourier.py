@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from blobnet.memory.blob import Shape
 from blobnet.device.device import Device
 from blobnet.implementations import fourier, winograd
 from blobnet.implementations.tile import Tile
 from blobnet.layers import Conv2D
+from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import Shape
-from blobnet.examination import measured as layer_bench
 from blobnet.device.device import Device
-from blobnet.network.graph import from_nodes
+from blobnet.examination import measured as layer_bench
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.layers.base import Site
 from blobnet.losses import MeanSquaredError
+from blobnet.memory.blob import Shape
+from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import Run

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from blobnet.memory.blob import Shape
-from blobnet.examination import measured as layer_bench
 from blobnet.device.device import Device
+from blobnet.examination import measured as layer_bench
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.layers.base import Site
+from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import Run
 from tests.layers.test_convolution import contract

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from blobnet.memory.blob import Shape
 from blobnet.device.device import Device
 from blobnet.layers import Conv1D, Conv2D
+from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import Shape
-from blobnet.examination.reference.convolution import conv2d, conv2d_backward
 from blobnet.device.device import Device, check_precision
 from blobnet.errors import DeviceError
-from blobnet.network.graph import from_nodes
+from blobnet.examination.reference.convolution import conv2d, conv2d_backward
 from blobnet.implementations import tensor
 from blobnet.implementations.base import FORWARD
 from blobnet.implementations.tensor import TILES, WEIGHT_TILES, WarpTile
 from blobnet.launch.kernel_call import Tuning
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.task import Choices, Task, Way
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import Shape
+from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
-from blobnet.launch.task import Choices, Task, Way
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Run
 from tests.layers.test_convolution import contract

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.device.device import Device
-from blobnet.network.graph import from_nodes
 from blobnet.implementations import strip, tiled
 from blobnet.implementations.base import BACKWARD_WEIGHTS, DIRECTIONS, FORWARD
 from blobnet.implementations.tile import Tile
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.losses import MeanSquaredError
+from blobnet.memory.blob import FLOAT16, FLOAT32, Shape, StorageType
+from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport

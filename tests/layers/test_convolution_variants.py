@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.device.device import Device
-from blobnet.network.graph import from_nodes
 from blobnet.implementations import strip, tiled
 from blobnet.implementations.tile import Tile
 from blobnet.implementations.tiled import TILES, WEIGHT_TILES, Tiled
 from blobnet.launch.kernel_call import Tuning
 from blobnet.layers import Conv1D, Conv2D
+from blobnet.memory.blob import FLOAT16, FLOAT32, Shape, StorageType
+from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import Run

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import Shape
 from blobnet.device.device import Device
-from blobnet.network.graph import from_nodes
 from blobnet.implementations import winograd
 from blobnet.implementations.base import Implementation
 from blobnet.implementations.operation import Operation
@@ -19,6 +17,8 @@ from blobnet.implementations.tile import Tile
 from blobnet.implementations.winograd import TILES, WEIGHT_TILES
 from blobnet.layers import Conv2D
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import Shape
+from blobnet.network.graph import from_nodes
 from blobnet.planning import Plan, make_plan
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Run

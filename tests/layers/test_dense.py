@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.memory.blob import FLOAT16, FLOAT32, Shape, StorageType
-from blobnet.examination.measured import Arrangement, Bench, finishing, make_problem
-from blobnet.examination.checks import one_of
-from blobnet.examination.layer_references import reference_of
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
+from blobnet.examination.checks import one_of
+from blobnet.examination.layer_references import reference_of
+from blobnet.examination.measured import Arrangement, Bench, finishing, make_problem
 from blobnet.implementations.base import FORWARD, choose
 from blobnet.implementations.dense_tiled import TILES
 from blobnet.implementations.tile import Tile
 from blobnet.launch.kernel_call import Tuning
+from blobnet.launch.task import Choices, Task, Way
 from blobnet.layers import Activation, Conv2D, Dense, Flatten, Input
 from blobnet.losses import MeanSquaredError
+from blobnet.memory.blob import FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.model import Sequential
 from blobnet.network.parameters import parameter_table
 from blobnet.planning import make_plan
-from blobnet.launch.task import Choices, Task, Way
 from tests.kinds import as_gpu, tuning_for
 from tests.layers.layer_contract import (
     ContractReport,

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from blobnet import Sequential, layers
-from blobnet.device import opencl
 from blobnet.device import device as devices
+from blobnet.device import opencl
 from blobnet.device.device import BATCHES_AHEAD, Device, Feed
-from blobnet.hardware.device_model import Answers, model_of
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError
+from blobnet.hardware.device_model import Answers, model_of
 from blobnet.optimizers import Adam
 from blobnet.support.lru import Recent
 

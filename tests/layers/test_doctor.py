@@ -14,28 +14,26 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.execution import executor
-from blobnet.launch import kernel_source
-from blobnet.device import tuning
-from blobnet.memory.blob import Shape
 from blobnet.checkup import doctor
-from blobnet.examination import checks
-from blobnet.examination import children
-from blobnet.examination import verification
+from blobnet.checkup.steps import StepCheck, checks_of_steps, examine_steps
+from blobnet.command_line.main import main
+from blobnet.device import tuning
+from blobnet.device.device import Device
+from blobnet.device.tuning import Tunings, Winner
+from blobnet.errors import BlobnetWarning
+from blobnet.examination import checks, children, verification
 from blobnet.examination.checks import Check, check_of_way, checks_of_implementations, checks_of_layers
 from blobnet.examination.children import examine_all
 from blobnet.examination.examination import Finding, examine
-from blobnet.checkup.steps import StepCheck, checks_of_steps, examine_steps
-from blobnet.command_line.main import main
-from blobnet.device.device import Device
-from blobnet.errors import BlobnetWarning
+from blobnet.execution import executor
 from blobnet.implementations import IMPLEMENTATIONS
+from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import Tuning
+from blobnet.launch.task import Fault, Task, Way
 from blobnet.losses import Loss
+from blobnet.memory.blob import Shape
 from blobnet.optimizers import Optimizer
 from blobnet.planning import Plan, make_plan
-from blobnet.launch.task import Fault, Task, Way
-from blobnet.device.tuning import Tunings, Winner
 from tests.kinds import tuning_for
 
 #: A child whose kernel file has another text.

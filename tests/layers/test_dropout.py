@@ -9,14 +9,14 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import layers, losses, planning
-from blobnet.network import graph
-from blobnet.memory.blob import FloatArray, Shape
-from blobnet.examination.reference import dropout
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
+from blobnet.examination.reference import dropout
 from blobnet.execution.executor import Executor
 from blobnet.launch.kernel_call import Batch, Tuning
 from blobnet.layers import Dropout, StochasticDepth
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.network import graph
 from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference.compare import assert_close

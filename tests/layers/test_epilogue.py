@@ -8,12 +8,11 @@ import zlib
 import numpy as np
 import pytest
 
-from blobnet.memory.blob import BlobLayout, Shape
-from blobnet.launch.elementwise import PER_UNIT, SUM, Step, row_call, with_epilogue
-from blobnet.examination.measured import BLOB_LINKS, Arrangement, Bench, function_step, make_problem
-from blobnet.examination.layer_references import Float64Array
 from blobnet.device.device import Device
 from blobnet.errors import KernelError
+from blobnet.examination.layer_references import Float64Array
+from blobnet.examination.measured import BLOB_LINKS, Arrangement, Bench, function_step, make_problem
+from blobnet.launch.elementwise import PER_UNIT, SUM, Step, row_call, with_epilogue
 from blobnet.launch.kernel_call import Array, Blob, Tuning, cell_call
 from blobnet.launch.kernel_source import load
 from blobnet.layers import (
@@ -32,6 +31,7 @@ from blobnet.layers import (
     Scale,
 )
 from blobnet.layers.base import Layer
+from blobnet.memory.blob import BlobLayout, Shape
 from blobnet.model import Model
 from tests.kinds import tuning_for
 from tests.layers.test_convolution import contract

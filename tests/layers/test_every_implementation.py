@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import FLOAT16, FLOAT32, Shape, StorageType
-from blobnet.examination.checks import PHASE_OF, Drawn, draw, plan_alone
 from blobnet.device.device import Device
-from blobnet.network.graph import from_nodes
+from blobnet.examination.checks import PHASE_OF, Drawn, draw, plan_alone
 from blobnet.implementations import IMPLEMENTATIONS, candidates
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv2D, Dense
 from blobnet.losses import MeanSquaredError
+from blobnet.memory.blob import FLOAT16, FLOAT32, Shape, StorageType
+from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
 from tests.layers import test_convolution_tensor, test_dense

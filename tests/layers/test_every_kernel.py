@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from blobnet.training import weight_buffers
-from blobnet.memory.blob import BlobLayout, Shape
 from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.launch.kernel_call import Blob, KernelCall, Tuning
 from blobnet.launch.kernel_source import all_kernels, load
@@ -21,9 +19,11 @@ from blobnet.losses import (
     MeanAbsoluteError,
     MeanSquaredError,
 )
+from blobnet.memory.blob import BlobLayout, Shape
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters
 from blobnet.planning import make_plan
+from blobnet.training import weight_buffers
 from tests.kinds import tuning_for
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS

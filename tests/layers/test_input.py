@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.memory.blob import Shape
-from blobnet.examination.measured import in_memory
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
+from blobnet.examination.measured import in_memory
 from blobnet.layers import Input
+from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import run_layer_contract
 

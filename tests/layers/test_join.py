@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from blobnet.memory.blob import Shape
 from blobnet.device.device import Device
 from blobnet.errors import ShapeError
 from blobnet.launch.kernel_call import Tuning
 from blobnet.layers import Add, Concat, Flatten
 from blobnet.layers.base import Layer
+from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import ContractReport, Float64Array, check_central_differences, run_layer_contract
 from tests.reference import joins

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from blobnet.memory.blob import Halo, Shape
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.layers.base import Layer, Placement, Site
+from blobnet.memory.blob import Halo, Shape
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.layers.toy_layer import (
     BACKWARD,

@@ -13,14 +13,11 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import Model, Sequential, layers, load
-from blobnet.network import graph
-from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Shape, StorageType
-from blobnet.examination.measured import bits, in_memory, poison
-from blobnet.examination.reference import losses as reference
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
+from blobnet.examination.measured import bits, in_memory, poison
+from blobnet.examination.reference import losses as reference
 from blobnet.execution.executor import Executor
-from blobnet.network.graph import Graph
 from blobnet.execution.inference import metrics_of
 from blobnet.launch.kernel_call import Batch, Blob
 from blobnet.losses import (
@@ -34,8 +31,11 @@ from blobnet.losses import (
     MeanAbsoluteError,
     MeanSquaredError,
 )
-from blobnet.optimizers import SGD
+from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Shape, StorageType
+from blobnet.network import graph
+from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable
+from blobnet.optimizers import SGD
 from blobnet.planning import Buffer, Plan, make_plan
 from tests.kinds import kind_of, tuning_for
 from tests.reference.compare import assert_close

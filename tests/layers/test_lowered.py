@@ -12,15 +12,15 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.memory.blob import Shape
-from blobnet.examination.measured import Arrangement
 from blobnet.contraction import Function
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, ContractionError, FileError, OptionError, ShapeError
+from blobnet.examination.measured import Arrangement
 from blobnet.execution.executor import Executor
 from blobnet.layers.activation import ACTIVATIONS, Activation
 from blobnet.layers.lowered import spelled_out
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import Shape
 from blobnet.planning import make_plan
 from tests.layers.torch_contract import run_torch_contract
 

@@ -10,19 +10,19 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import layers, losses, planning
-from blobnet.network import graph
-from blobnet.launch import kernel_source
-from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
-from blobnet.examination.measured import Arrangement
-from blobnet.examination.reference import activation, normalization
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
+from blobnet.examination.measured import Arrangement
+from blobnet.examination.reference import activation, normalization
 from blobnet.execution.executor import Executor
+from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.layers import Activation, BatchNorm
 from blobnet.layers import normalization as normalization_layer
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import ParameterSpec, Placement, Site
+from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
+from blobnet.network import graph
 from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference.compare import assert_close

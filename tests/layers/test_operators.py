@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import Shape
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.layers.lowered import Lowered
+from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import run_layer_contract
 from tests.layers.torch_contract import Module, run_torch_contract

@@ -14,15 +14,15 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import optimizers
-from blobnet.examination.reference import optimizers as reference
 from blobnet.device.device import Device
-from blobnet.hardware.device_model import HOST
 from blobnet.errors import FileError, OptionError
-from blobnet.network.graph import Graph
+from blobnet.examination.reference import optimizers as reference
+from blobnet.hardware.device_model import HOST
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import ParameterSpec
-from blobnet.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
+from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable, parameter_table
+from blobnet.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
 from blobnet.schedules import Constant, Cosine
 from tests.kinds import kind_of, tuning_for
 from tests.reference.compare import assert_close

@@ -7,9 +7,9 @@ import copy
 import numpy as np
 import pytest
 
-from blobnet.memory.blob import Padding
 from blobnet.device.device import Device
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import Padding
 from blobnet.planning import make_plan
 from tests.kinds import as_gpu, tuning_for
 from tests.reference.compare import assert_close

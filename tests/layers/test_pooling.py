@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.memory.blob import FloatArray, Shape
-from blobnet.examination.measured import Arrangement, Bench, make_problem
-from blobnet.examination.layer_references import Pool, of_pool, window
-from blobnet.examination.reference import pooling
-from blobnet.examination.reference.windows import Sides
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
-from blobnet.network.graph import sequential
+from blobnet.examination.layer_references import Pool, of_pool, window
+from blobnet.examination.measured import Arrangement, Bench, make_problem
+from blobnet.examination.reference import pooling
+from blobnet.examination.reference.windows import Sides
 from blobnet.launch.kernel_call import Tuning
 from blobnet.layers import (
     AveragePool1D,
@@ -29,6 +27,8 @@ from blobnet.layers import (
     MaxPool2D,
 )
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import FloatArray, Shape
+from blobnet.network.graph import sequential
 from blobnet.planning import make_plan
 from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_contract import (

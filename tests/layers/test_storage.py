@@ -11,13 +11,11 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
-from blobnet.examination.measured import Arrangement, Bench, make_problem
-from blobnet.examination.reference import activation, pooling
 from blobnet.device.device import Device
 from blobnet.errors import KernelError, PlanError
+from blobnet.examination.measured import Arrangement, Bench, make_problem
+from blobnet.examination.reference import activation, pooling
 from blobnet.execution.executor import Executor
-from blobnet.network.graph import from_nodes
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.launch.kernel_source import load
 from blobnet.layers import (
@@ -34,7 +32,9 @@ from blobnet.layers import (
 )
 from blobnet.layers.base import Layer
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
 from blobnet.model import Model
+from blobnet.network.graph import from_nodes
 from blobnet.network.parameters import parameter_table
 from blobnet.planning import make_plan
 from blobnet.planning.memory import Buffer

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blobnet.memory.blob import BlobLayout, Halo, Padding, Shape
-from blobnet.examination.measured import poison
 from blobnet.device.device import Device
+from blobnet.examination.measured import poison
 from blobnet.execution.executor import Executor
-from blobnet.network.graph import Graph
 from blobnet.launch.kernel_call import Blob
+from blobnet.memory.blob import BlobLayout, Halo, Padding, Shape
+from blobnet.network.graph import Graph
 from blobnet.network.parameters import READ_OVERRUN, ParameterTable
 from blobnet.planning import Buffer, Plan
 from blobnet.planning.memory import zero_halo

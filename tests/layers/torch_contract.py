@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.memory.blob import Shape
 from blobnet.contraction.training import passes
 from blobnet.device.device import Device
 from blobnet.layers.lowered import Lowered
+from blobnet.memory.blob import Shape
 from tests.layers.layer_contract import (
     ContractReport,
     Float64Array,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 
 from blobnet.launch import kernel_source
-from blobnet.memory.blob import Shape
 from blobnet.launch.kernel_call import GlobalSize, KernelCall
 from blobnet.layers.base import Layer, Site
+from blobnet.memory.blob import Shape
 from tests.layers.layer_contract import Float64Array, Inputs, Parameters
 
 FORWARD = """/*

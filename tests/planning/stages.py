@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from blobnet.network.graph import Graph
 from blobnet.losses import MeanSquaredError
+from blobnet.network.graph import Graph
 from blobnet.network.parameters import parameter_table
 from blobnet.planning.deltas import Deltas, place_deltas
 from blobnet.planning.fusion import Fusion, fuse

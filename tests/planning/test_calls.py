@@ -6,10 +6,10 @@ import copy
 from collections import Counter
 
 from blobnet import layers
-from blobnet.launch.elementwise import FUNCTIONS, SUM, Norm, Step
-from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+from blobnet.launch.elementwise import FUNCTIONS, SUM, Norm, Step
 from blobnet.launch.kernel_call import CONSTANT
+from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.planning import make_plan
 from blobnet.planning.constants import with_constants
 from blobnet.planning.fusion import fuse

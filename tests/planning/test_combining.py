@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from blobnet import layers, models
-from blobnet.network.graph import Graph, from_nodes
 from blobnet.launch.kernel_call import CONSTANT, TABLES, Array, KernelCall, Tuning, sum_call
 from blobnet.losses import CrossEntropy
+from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning import Plan, combining, make_plan
 from blobnet.planning.combining import with_combined
 from blobnet.planning.constants import PhasedCall

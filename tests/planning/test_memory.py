@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import BlobLayout, Halo, Shape
-from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning, copy_call
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import BlobLayout, Halo, Shape
+from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.planning import make_plan
 from blobnet.planning.memory import Buffer, Occupant, _Slot, allocate, occupants, sample_slots
 from tests.kinds import tuning_for

@@ -11,9 +11,9 @@ import pytest
 
 from blobnet import layers, models
 from blobnet.errors import KernelError, OptionError, PlanError, ShapeError
-from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.launch.kernel_call import Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
+from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.network.parameters import READ_OVERRUN, parameter_table
 from blobnet.planning import Plan, combining, make_plan
 from tests.kinds import tuning_for

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from blobnet import layers
-from blobnet.network.graph import Graph, sequential
 from blobnet.layers.base import Placement
+from blobnet.network.graph import Graph, sequential
 from blobnet.planning.roles import Roles, assign_roles
 from tests.planning.stages import request_for
 

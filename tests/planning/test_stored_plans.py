@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 
 from blobnet import layers, models
-from blobnet.planning import plan_cache
-from blobnet.memory.blob import FLOAT16, Padding
 from blobnet.errors import FIRST_READ, BlobnetWarning
-from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.launch.kernel_call import Tuning
-from blobnet.losses import CrossEntropy, MeanSquaredError
-from blobnet.network.parameters import parameter_table
-from blobnet.planning import make_plan
-from blobnet.planning.plan import plan_of
-from blobnet.planning.request import Request, requested
-from blobnet.planning.plan_cache import _given, _read, _written, keep, key_of, load
 from blobnet.launch.task import Choices, Fault, Task, Way
+from blobnet.losses import CrossEntropy, MeanSquaredError
+from blobnet.memory.blob import FLOAT16, Padding
+from blobnet.network.graph import Graph, from_nodes, sequential
+from blobnet.network.parameters import parameter_table
+from blobnet.planning import make_plan, plan_cache
+from blobnet.planning.plan import plan_of
+from blobnet.planning.plan_cache import _given, _read, _written, keep, key_of, load
+from blobnet.planning.request import Request, requested
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 

@@ -16,13 +16,13 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers, losses, optimizers
-from blobnet.training.arguments import loss_of, optimizer_of, parted
 from blobnet.datasets.checks import classes_of_one_hot
 from blobnet.datasets.splits import as_split
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, BlobnetWarning, DataError, DeviceError, FileError, OptionError, ShapeError
 from blobnet.support.foreign import ARGUMENTS, METHODS
 from blobnet.support.loss_names import LOSS_NAMES
+from blobnet.training.arguments import loss_of, optimizer_of, parted
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.standard_normal((21, 2, 5, 4), dtype=np.float32)

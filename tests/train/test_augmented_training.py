@@ -22,10 +22,10 @@ from blobnet.augment import (
     Saturation,
     rows_for,
 )
-from blobnet.memory.blob import FloatArray, Shape
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, TrainingError
 from blobnet.losses import CrossEntropy, Dice, MeanSquaredError
+from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import Model, Sequential, load
 from blobnet.optimizers import SGD
 from tests.tiny import digits, share_of_memory, tiny_model

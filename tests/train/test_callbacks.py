@@ -28,13 +28,13 @@ from blobnet.callbacks import (
     TensorBoard,
 )
 from blobnet.device.device import Device
-from blobnet.hardware.device_model import GENERIC
 from blobnet.errors import DataError, FileError, OptionError, TrainingError
+from blobnet.hardware.device_model import GENERIC
+from blobnet.launch.task import Choices
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam
 from blobnet.planning import make_plan
-from blobnet.launch.task import Choices
 from blobnet.training.trainer import Progress
 from blobnet.training.training_step import TrainingStep
 from tests.tiny import digits, tiny_model
@@ -733,7 +733,9 @@ def test_a_file_is_held_while_a_training_runs_however_that_ends(device: Device, 
 
 def test_another_process_is_kept_out(device: Device, tmp_path: Path) -> None:
     path = tmp_path / "model.h5"
-    held = "import sys; from blobnet.files.atomic import held\nwith held(sys.argv[1]): print(flush=True); sys.stdin.read()"
+    held = (
+        "import sys; from blobnet.files.atomic import held\nwith held(sys.argv[1]): print(flush=True); sys.stdin.read()"
+    )
     command = [sys.executable, "-c", held, str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

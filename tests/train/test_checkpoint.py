@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.files import checkpoint
-from blobnet.files import atomic
-from blobnet.files import hdf5
-from blobnet.files.checkpoint import ModelFile, TrainingState, inspect, load, save
 from blobnet.errors import FileError
+from blobnet.files import atomic, checkpoint, hdf5
 from blobnet.files.atomic import check_writable
+from blobnet.files.checkpoint import ModelFile, TrainingState, inspect, load, save
 from blobnet.network.graph import Graph, from_nodes
 
 

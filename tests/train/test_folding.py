@@ -7,11 +7,11 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.memory.blob import FloatArray
+from blobnet.device.device import Device
 from blobnet.examination.reference.convolution import conv2d
 from blobnet.examination.reference.dense import dense
-from blobnet.device.device import Device
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import FloatArray
 from blobnet.optimizers import SGD
 from blobnet.training.training_step import TrainingStep
 from tests.kinds import as_gpu

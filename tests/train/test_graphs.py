@@ -15,9 +15,9 @@ import blobnet as bn
 from blobnet import layers, losses
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, OptionError, ShapeError, TrainingError
-from blobnet.network.graph import from_description
 from blobnet.execution.loader import Loader
 from blobnet.model import Model
+from blobnet.network.graph import from_description
 from tests.reference.compare import assert_close
 from tests.two_ends import LOSSES, Arrays, data, two_ends
 

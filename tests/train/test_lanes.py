@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from blobnet import Sequential, layers, models
-from blobnet.training import training_step
 from blobnet.augment import Flip, Mixup
 from blobnet.callbacks import Checkpoint
 from blobnet.device.device import Device
 from blobnet.errors import PlanError
-from blobnet.training.lanes import lane_counts, memory_of_lanes
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import SGD, Adam
 from blobnet.planning import Plan, make_plan
+from blobnet.training import training_step
+from blobnet.training.lanes import lane_counts, memory_of_lanes
 from blobnet.training.training_step import TrainingStep
 from blobnet.training.weight_buffers import GRADIENT_SUM
 from tests.kinds import tuning_for

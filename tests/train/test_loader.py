@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import layers
-from blobnet.execution import loader
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.source import ArraySource, IndexedSource, Source, kept_type, source_of
 from blobnet.device.device import BATCHES_AHEAD, Device
 from blobnet.errors import DataError, OptionError
+from blobnet.execution import loader
 from blobnet.execution.executor import check_by_default
 from blobnet.execution.loader import Loader
 from blobnet.model import Model, Sequential

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from blobnet import layers, losses
-from blobnet.inspection import mistakes
 from blobnet.device.device import Device
 from blobnet.errors import ShapeError
+from blobnet.inspection import mistakes
 from blobnet.inspection.mistakes import worst_mistakes
 from blobnet.model import Sequential
 

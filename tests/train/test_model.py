@@ -14,9 +14,9 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.examination.reference import convolution, dense, pooling
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, DataError, OptionError, ShapeError
+from blobnet.examination.reference import convolution, dense, pooling
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.model import Model, Sequential
 from tests.kinds import as_gpu

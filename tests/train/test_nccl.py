@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.device import device as devices
-from blobnet.parallel import nccl
-from blobnet.device import opencl
 from blobnet.callbacks import Checkpoint
+from blobnet.device import device as devices
+from blobnet.device import opencl
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, DeviceError, OutOfMemoryError
 from blobnet.model import load
-from blobnet.parallel.world import _MpiWorld
+from blobnet.parallel import nccl
 from blobnet.parallel.transports import Nccl, Transport
+from blobnet.parallel.world import _MpiWorld
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import tiny_model
 from tests.train.test_shards import RANK, SETTINGS, X, Y

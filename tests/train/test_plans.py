@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from blobnet import layers, models, optimizers
-from blobnet.memory.blob import FloatArray
-from blobnet.examination.reference.dropout import dropout_mask
 from blobnet.device.device import Device
 from blobnet.errors import DeviceError
+from blobnet.examination.reference.dropout import dropout_mask
 from blobnet.execution.executor import Executor
-from blobnet.network.graph import Graph, from_nodes
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
+from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
+from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning import STEP_WORDS, Plan, combining, make_plan
 from blobnet.training.training_step import TrainingStep
 from tests.kinds import kind_of, only, tuning_for

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from blobnet import models
-from blobnet.layers import initializers
-from blobnet.memory.blob import FloatArray
 from blobnet.device.device import Device
+from blobnet.layers import initializers
 from blobnet.layers.base import ParameterSpec
+from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
 from tests.networks import TorchOperations, run
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from blobnet.callbacks import Callback, Checkpoint, EarlyStopping
-from blobnet.files.checkpoint import inspect
 from blobnet.device.device import Device
 from blobnet.errors import DataError, OptionError, TrainingError
+from blobnet.files.checkpoint import inspect
 from blobnet.model import Model, load
 from blobnet.optimizers import SGD, Adam
 from blobnet.schedules import Cosine

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.execution import inference
-from blobnet.memory.blob import FloatArray
 from blobnet.callbacks import Callback
 from blobnet.device.device import Device, DeviceInfo, Reading
+from blobnet.execution import inference
 from blobnet.execution.inference import BUCKETS, Evaluator
 from blobnet.launch.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import FloatArray
 from blobnet.model import Model, Sequential
 from blobnet.models import resnet50
 from blobnet.parallel.world import World

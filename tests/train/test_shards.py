@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from blobnet import layers, models
-from blobnet.memory.blob import FLOAT32
 from blobnet.callbacks import Checkpoint
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, OptionError, PlanError, TrainingError
 from blobnet.execution.inference import LabelledData
 from blobnet.launch.kernel_call import Array, sum_call
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import FLOAT32
 from blobnet.model import Model, Sequential, _digest_of, load
+from blobnet.network.parameters import parameter_table
 from blobnet.optimizers import SGD
 from blobnet.parallel.world import World, check_alike, check_room
-from blobnet.network.parameters import parameter_table
 from blobnet.planning import make_plan
 from blobnet.planning.combining import with_combined
 from blobnet.planning.request import requested

@@ -20,15 +20,15 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.device.device import Device
-from blobnet.hardware.device_model import model_of
 from blobnet.errors import DeviceError, OutOfMemoryError, PlanError
+from blobnet.hardware.device_model import model_of
 from blobnet.implementations import IMPLEMENTATIONS, fourier
 from blobnet.launch.kernel_call import KernelCall, Tuning
+from blobnet.launch.task import Choices
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import SGD
 from blobnet.planning import make_plan
-from blobnet.launch.task import Choices
 from blobnet.training.weight_buffers import average_call
 from tests.networks import NumPyOperations, run
 from tests.simulated import GPUS, Host, SimulatedDevice, host_device

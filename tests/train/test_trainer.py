@@ -18,19 +18,19 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers, models, optimizers, schedules
-from blobnet.memory.blob import FloatArray
 from blobnet.callbacks import Callback, Checkpoint, CSVLog
-from blobnet.examination.reference import losses as reference_losses
+from blobnet.data.samples import sources_for
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, DataError, OptionError, PlanError, ShapeError
+from blobnet.examination.reference import losses as reference_losses
 from blobnet.execution.executor import IN_PARTS
 from blobnet.execution.inference import Evaluator
 from blobnet.execution.loader import IndexedReader
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
+from blobnet.memory.blob import FloatArray
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam, Optimizer, RMSprop
 from blobnet.planning import Plan, make_plan
-from blobnet.data.samples import sources_for
 from blobnet.training.trainer import Progress
 from blobnet.training.training_step import TrainingStep
 from tests.networks import TorchOperations, run

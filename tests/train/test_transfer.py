@@ -13,13 +13,13 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.memory.blob import FloatArray, Shape
 from blobnet.device.device import Device
 from blobnet.errors import DataError, OptionError, ShapeError
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import Model, Sequential
-from blobnet.optimizers import SGD, Adam
 from blobnet.network.patterns import frozen_parameters
+from blobnet.optimizers import SGD, Adam
 from blobnet.training.training_step import TrainingStep
 from tests.networks import NumPyOperations, run, torch_gradients
 from tests.reference.compare import assert_close

@@ -11,13 +11,13 @@ import pytest
 
 import blobnet as bn
 from blobnet import datasets, layers
-from blobnet.layers import initializers
-from blobnet.memory.blob import FloatArray
 from blobnet.command_line.main import main
 from blobnet.device.device import Device
-from blobnet.hardware.device_model import GENERIC
 from blobnet.errors import ShapeError
+from blobnet.hardware.device_model import GENERIC
+from blobnet.layers import initializers
 from blobnet.losses import CrossEntropy, MeanSquaredError
+from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
 from blobnet.models.unet import unet
 from blobnet.models.unet_1d import unet_1d

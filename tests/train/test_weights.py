@@ -11,13 +11,13 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.callbacks import Callback, Checkpoint
+from blobnet.data.sample_weights import prepare_class_weights, prepare_sample_weights
 from blobnet.device.device import Device
 from blobnet.errors import DataError, FileError, OptionError
 from blobnet.execution.executor import Launch
 from blobnet.losses import CrossEntropy, Dice, Focal, Loss, MeanSquaredError
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam
-from blobnet.data.sample_weights import prepare_class_weights, prepare_sample_weights
 from blobnet.training.trainer import Progress
 from tests.tiny import digits, tiny_model
 

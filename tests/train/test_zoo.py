@@ -12,18 +12,18 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import models
-from blobnet.layers import initializers
-from blobnet.planning import report
 from blobnet.bench.torch_twin import Twin
-from blobnet.memory.blob import FloatArray
-from blobnet.examination.reference import dropout
 from blobnet.command_line.model_argument import known_models
 from blobnet.device.device import Device
-from blobnet.hardware.device_model import GENERIC
 from blobnet.errors import ShapeError
+from blobnet.examination.reference import dropout
+from blobnet.hardware.device_model import GENERIC
+from blobnet.layers import initializers
 from blobnet.layers.base import ParameterSpec
 from blobnet.losses import CrossEntropy, MeanSquaredError
+from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
+from blobnet.planning import report
 
 #: Trainable parameters at the defaults, as torchvision 0.29 says (``num_params`` of its weights); where it has no such
 #: network, as the others say.

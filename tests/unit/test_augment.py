@@ -29,9 +29,9 @@ from blobnet.augment import (
     rows_for,
     uniform,
 )
-from blobnet.memory.blob import FloatArray, Shape
-from blobnet.examination.reference.philox import philox4x32
 from blobnet.errors import OptionError
+from blobnet.examination.reference.philox import philox4x32
+from blobnet.memory.blob import FloatArray, Shape
 
 SHAPE = Shape(3, 12, 16)
 MANY = np.arange(4000)

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet.memory.blob import BlobLayout, Halo, Padding, Shape, geometry_type
 from blobnet.errors import ShapeError
+from blobnet.memory.blob import BlobLayout, Halo, Padding, Shape, geometry_type
 
 SEEDS = pytest.mark.parametrize("seed", range(60), ids="seed{}".format)
 COUNT = 3

@@ -20,12 +20,12 @@ import pytest
 
 import blobnet as bn
 from blobnet import datasets
-from blobnet.files import hdf5
 from blobnet.datasets import checks, fetch, known, user_data
 from blobnet.datasets.dataset import Dataset, Split
 from blobnet.datasets.idx import parse_idx, unpack
 from blobnet.datasets.splits import as_split
 from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError
+from blobnet.files import hdf5
 
 IMAGES, LABELS, TEST_IMAGES, TEST_LABELS = known.FASHION_MNIST.digests
 

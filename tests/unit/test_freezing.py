@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.training import progress
-from blobnet.memory.blob import FLOAT16
 from blobnet.errors import OptionError, PlanError
-from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.launch.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy, MeanSquaredError
+from blobnet.memory.blob import FLOAT16
 from blobnet.models import resnet50
-from blobnet.optimizers import SGD, Adam
-from blobnet.optimizers import from_description as optimizer_from
+from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters, rate_factors
-from blobnet.planning import Plan, make_plan
 from blobnet.network.summary import summarize
+from blobnet.optimizers import SGD, Adam
+from blobnet.optimizers import from_description as optimizer_from
+from blobnet.planning import Plan, make_plan
 from blobnet.support.tables import Table
+from blobnet.training import progress
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 from tests.symbolic import TUNING, SymbolicExecutor, expected

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from blobnet.memory.blob import Shape
 from blobnet.errors import OptionError
-from blobnet.memory.windows import WindowAxis, axes_of_window, axis_numbers, check_padding
 from blobnet.layers import Conv1D, Conv2D
+from blobnet.memory.blob import Shape
+from blobnet.memory.windows import WindowAxis, axes_of_window, axis_numbers, check_padding
 
 SIZES = range(1, 17)
 STRIDES = range(1, 5)

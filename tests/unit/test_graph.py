@@ -7,8 +7,8 @@ import json
 import pytest
 
 from blobnet import layers
-from blobnet.memory.blob import Shape
 from blobnet.errors import FileError, OptionError, ShapeError
+from blobnet.memory.blob import Shape
 from blobnet.network.graph import Graph, from_description, from_nodes, sequential
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 

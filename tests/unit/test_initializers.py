@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet.layers import initializers
 from blobnet.errors import OptionError
-from blobnet.layers.initializers import INITIALIZERS, FirstWeights, initialize
+from blobnet.layers import initializers
 from blobnet.layers.base import ParameterSpec
+from blobnet.layers.initializers import INITIALIZERS, FirstWeights, initialize
 
 Float64Array = npt.NDArray[np.float64]
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from blobnet.launch import kernel_source
-from blobnet.memory.blob import BlobLayout, Halo, Shape, geometry_type
-from blobnet.hardware.device_model import GENERIC
 from blobnet.errors import KernelError
+from blobnet.hardware.device_model import GENERIC
+from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import (
     Array,
     Blob,
@@ -22,6 +21,7 @@ from blobnet.launch.kernel_call import (
     for_model,
 )
 from blobnet.launch.kernel_source import Definition
+from blobnet.memory.blob import BlobLayout, Halo, Shape, geometry_type
 from tests.kinds import tuning_for
 
 SHAPE = Shape(3, 5, 7)

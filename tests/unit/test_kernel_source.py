@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from blobnet.launch import kernel_source
-from blobnet.memory.blob import BlobLayout, Shape
-from blobnet.hardware.device_model import GENERIC, Answers, DeviceModel, model_of
 from blobnet.errors import KernelError
+from blobnet.hardware.device_model import GENERIC, Answers, DeviceModel, model_of
 from blobnet.implementations.blocking import vector_tiles
+from blobnet.launch import kernel_source
 from blobnet.launch.kernel_source import Definition, KernelSource, all_kernels, load, parse
+from blobnet.memory.blob import BlobLayout, Shape
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 

@@ -19,10 +19,10 @@ from blobnet.augment import (
     partner_shares,
     rows_for,
 )
-from blobnet.memory.blob import FloatArray, Shape
+from blobnet.data.moved_labels import move_labels
 from blobnet.examination.reference.augmentation import augmented
 from blobnet.losses import IGNORED, CrossEntropy, Loss, MeanSquaredError
-from blobnet.data.moved_labels import move_labels
+from blobnet.memory.blob import FloatArray, Shape
 
 COUNT = 9
 SHAPES = pytest.mark.parametrize("shape", [Shape(2, 7, 11), Shape(1, 9), Shape(3, 1, 1)], ids=str)

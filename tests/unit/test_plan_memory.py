@@ -11,8 +11,8 @@ from blobnet.hardware.device_model import HOST
 from blobnet.launch.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import Adam
-from blobnet.planning.timeline import KINDS, memory_schedule
 from blobnet.planning import Plan, make_plan
+from blobnet.planning.timeline import KINDS, memory_schedule
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import blobnet as bn
+from blobnet.device.tuning import Tunings
 from blobnet.launch.kernel_call import Tuning
 from blobnet.losses import CrossEntropy
 from blobnet.models import densenet121, resnet50
 from blobnet.models.mobilenet_v2 import mobilenet_v2
 from blobnet.planning import make_plan
-from blobnet.device.tuning import Tunings
 from tests.kinds import tuning_for
 
 #: An NVIDIA H200 (blobnet/device/tunings/nvidia_h200.json).

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from blobnet import schedules
-from blobnet.examination.reference import optimizers as reference
 from blobnet.errors import FileError, OptionError
+from blobnet.examination.reference import optimizers as reference
 from blobnet.schedules import Constant, Cosine, Schedule, Step
 
 

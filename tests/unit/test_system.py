@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blobnet.errors import FileError
 from blobnet.files import atomic
 from blobnet.support import system
 from blobnet.support.user_cache import locked
-from blobnet.errors import FileError
 
 ROOT = Path(__file__).parents[2]
 #: A process that holds a lock until it is told to end, as the tests' own process takes it.

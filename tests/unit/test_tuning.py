@@ -14,23 +14,23 @@ from unittest.mock import Mock
 import pytest
 
 from blobnet import layers
-from blobnet.support import user_cache
-from blobnet.launch import kernel_source
 from blobnet.device import tuning
-from blobnet.hardware.device_model import Answers, DeviceModel, model_of
+from blobnet.device.tuning import LEVELS, Tunings, Winner, answers_in
 from blobnet.errors import BlobnetWarning, FileError
-from blobnet.network.graph import from_nodes
+from blobnet.hardware.device_model import Answers, DeviceModel, model_of
 from blobnet.implementations import tensor
 from blobnet.implementations.base import Implementation, choose
 from blobnet.implementations.tensor import WarpTile
 from blobnet.implementations.tile import Tile, predicted_speed, tiles_for
 from blobnet.implementations.tiled import TILES, WEIGHT_TILES
+from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import KernelCall, Tuning
+from blobnet.launch.task import Choices, Fault, Task, Way, is_broken
 from blobnet.losses import MeanSquaredError
 from blobnet.models import resnet50
+from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
-from blobnet.launch.task import Choices, Fault, Task, Way, is_broken
-from blobnet.device.tuning import LEVELS, Tunings, Winner, answers_in
+from blobnet.support import user_cache
 from tests.kinds import tuning_for
 from tests.shipped import check_shipped
 

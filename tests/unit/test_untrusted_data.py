@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from blobnet import datasets
-from blobnet.support import regular_file
 from blobnet.datasets import user_data
 from blobnet.datasets.pictures import image_size
 from blobnet.errors import BlobnetError, BlobnetWarning, DataError, FileError
+from blobnet.support import regular_file
 
 X, Y = np.arange(192, dtype=np.uint8).reshape(3, 1, 8, 8), np.arange(3)
 
