@@ -27,9 +27,8 @@ import numpy.typing as npt
 from blobnet.errors import OptionError, near_matches
 from blobnet.losses import Loss
 from blobnet.memory.blob import FloatArray, Shape
-from blobnet.memory.windows import is_int, plain
 from blobnet.planning import AUGMENTATION_WORDS
-from blobnet.schedules import check_number
+from blobnet.support.checks import check_number, is_int, plain
 from blobnet.support.foreign import Explained
 
 __all__ = [

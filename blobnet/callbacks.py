@@ -19,11 +19,10 @@ from blobnet.errors import FileError, OptionError, add_sentence, counted, extra,
 from blobnet.files.atomic import check_writable, held, write
 from blobnet.files.checkpoint import ModelFile, check_name, save
 from blobnet.memory.blob import FLOAT32
-from blobnet.memory.windows import check_count
 from blobnet.metrics import FALLING
 from blobnet.network.ends import by_name, losses_description
 from blobnet.parallel.world import World
-from blobnet.schedules import check_number
+from blobnet.support.checks import check_count, check_number
 from blobnet.support.foreign import Explained
 
 if TYPE_CHECKING:

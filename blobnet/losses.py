@@ -29,7 +29,7 @@ from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuni
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.lowered import spelled_out
 from blobnet.memory.blob import FloatArray, Shape
-from blobnet.schedules import check_number
+from blobnet.support.checks import check_number
 from blobnet.support.foreign import Explained
 
 __all__ = [

@@ -22,6 +22,7 @@ from blobnet.callbacks import Callback, check_callbacks
 from blobnet.data.labels import labels_for, prepare_labels
 from blobnet.data.sample_weights import ClassWeights, prepare_class_weights, weights_for_outputs
 from blobnet.data.samples import as_batches, comes_in_batches, sources_for, with_labels
+from blobnet.data.values import all_finite, as_float32
 from blobnet.datasets.source import Limited, Source, runs
 from blobnet.device.device import Device, check_process
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
@@ -42,7 +43,6 @@ from blobnet.launch.kernel_call import Tuning
 from blobnet.layers import Input, Layer, Node, Standardize, initializers
 from blobnet.losses import Loss
 from blobnet.memory.blob import FloatArray, Shape
-from blobnet.memory.windows import check_count, is_int
 from blobnet.metrics import Metric, Report
 from blobnet.network import graph
 from blobnet.network.ends import Head, by_name, heads_of, in_order, losses_description
@@ -52,19 +52,11 @@ from blobnet.network.summary import Summary, summarize
 from blobnet.optimizers import Optimizer
 from blobnet.parallel.world import World, check_alike, check_room, check_same, check_world, device_of_rank, watched
 from blobnet.planning import Plan, make_plan
-from blobnet.schedules import check_number
 from blobnet.support.build_progress import announced
+from blobnet.support.checks import check_count, check_number, is_int
 from blobnet.support.foreign import explain_method, explained
 from blobnet.training.advice import note_losses, note_order, note_scale
-from blobnet.training.arguments import (
-    all_finite,
-    as_float32,
-    loss_of,
-    loss_weights_for,
-    losses_for,
-    optimizer_of,
-    parted,
-)
+from blobnet.training.arguments import loss_of, loss_weights_for, losses_for, optimizer_of, parted
 from blobnet.training.resuming import check_resumed
 from blobnet.training.shard_sum import FAST, ORDERED
 from blobnet.training.trainer import Progress, Trainer

@@ -27,9 +27,9 @@ from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.launch.kernel_source import Macro
 from blobnet.memory.blob import FloatArray
-from blobnet.memory.windows import plain
 from blobnet.network.parameters import ParameterGroup, ParameterTable
-from blobnet.schedules import Constant, Custom, Schedule, check_number
+from blobnet.schedules import Constant, Custom, Schedule
+from blobnet.support.checks import check_number, plain
 from blobnet.support.foreign import Explained
 
 __all__ = [

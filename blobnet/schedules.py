@@ -6,16 +6,13 @@ Steps count from 0 over the whole training: step t lies in epoch ``t // steps_pe
 from __future__ import annotations
 
 import math
-import numbers
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-import numpy as np
-
 from blobnet.errors import FileError, OptionError, near_matches
-from blobnet.memory.windows import check_count, plain
+from blobnet.support.checks import check_count, check_number, plain
 from blobnet.support.foreign import Explained
 
 __all__ = [
@@ -25,28 +22,6 @@ __all__ = [
     "Schedule",
     "Step",
 ]
-
-_LARGEST = float(np.finfo(np.float32).max)
-
-
-def check_number(
-    subject: str,
-    name: str,
-    value: Any,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-) -> None:
-    """Raises OptionError unless ``value`` is a number that float32 can hold, within the limits given."""
-    limits = {"of at least": least, "above": above, "below": below}
-    listed = " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
-    rule = f"{name} must be a finite number {listed}".rstrip()
-    number = math.nan if isinstance(value, bool) or not isinstance(value, numbers.Real) else float(value)
-    low = (least is None or number >= least) and (above is None or number > above)
-    if not (low and (below is None or number < below) and abs(number) <= _LARGEST):
-        received: dict[str, Any] = {name: repr(value) if isinstance(value, str) else value}
-        raise OptionError(subject, rule, **received)
 
 
 @dataclass(frozen=True)

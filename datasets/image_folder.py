@@ -32,7 +32,7 @@ from blobnet.datasets.source import KEPT_BYTES, Source
 from blobnet.datasets.split_names import SPLIT_NAMES, split_like, split_named
 from blobnet.datasets.user_data import largest_class
 from blobnet.errors import DataError, FileError, OptionError, first_few, warn
-from blobnet.memory.windows import is_int
+from blobnet.support.checks import is_int
 from blobnet.support.picture_kinds import FORMATS, LOSSLESS
 from blobnet.support.regular_file import check_regular
 

@@ -27,7 +27,7 @@ from blobnet.files.atomic import check_writable
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import Padding, storage_type
 from blobnet.model import Model
-from blobnet.planning.report import readable
+from blobnet.support.formatting import readable
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
 
 #: Samples a launch or step, where the command line does not say: on the host, and on another device.

@@ -12,7 +12,7 @@ from blobnet.device.tuning import Tunings
 from blobnet.errors import DeviceError
 from blobnet.hardware.device_model import DeviceModel, facts
 from blobnet.parallel.world import World, device_of_rank
-from blobnet.planning.report import readable
+from blobnet.support.formatting import readable
 
 _FORM = "{:1} {:<7}  {:<5}  {:>5}  {:>9}  {}"
 

@@ -6,8 +6,8 @@ import argparse
 import re
 from typing import NoReturn
 
+from blobnet.support.checks import LARGEST_COUNT
 from blobnet.support.loss_names import LOSS_NAMES, loss_named
-from blobnet.support.regular_file import LARGEST_COUNT
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 

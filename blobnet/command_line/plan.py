@@ -24,7 +24,8 @@ from blobnet.onnx.operation import UnsupportedError
 from blobnet.optimizers import Optimizer
 from blobnet.parallel.world import SHARDS, World, check_world
 from blobnet.planning import make_plan
-from blobnet.planning.report import Limits, readable, report
+from blobnet.planning.report import Limits, report
+from blobnet.support.formatting import readable
 from blobnet.training import scaling
 from blobnet.training.arguments import losses_for
 from blobnet.training.lanes import lane_counts, memory_of_lanes, settings_of

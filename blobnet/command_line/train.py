@@ -56,12 +56,11 @@ from blobnet.errors import (
 )
 from blobnet.files.atomic import check_writable
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
-from blobnet.memory.windows import is_int
 from blobnet.model import AnyLoss, Model, load
 from blobnet.network.ends import by_name
 from blobnet.parallel.world import World, device_of_rank
+from blobnet.support.checks import LARGEST_COUNT, is_int
 from blobnet.support.interrupt import RUNNING, Terminated
-from blobnet.support.regular_file import LARGEST_COUNT
 from blobnet.training.arguments import loss_weights_for, losses_for
 from blobnet.training.trainer import Progress
 

@@ -20,9 +20,9 @@ from blobnet.launch.task import Choices, Fault, Task, Way
 from blobnet.layers.base import Layer, Site
 from blobnet.losses import MeanSquaredError
 from blobnet.memory.blob import Shape
-from blobnet.memory.windows import plain
 from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning import Plan, make_plan
+from blobnet.support.checks import plain
 
 #: The phase of a bench for each direction.
 PHASE_OF = {FORWARD: "forward", BACKWARD_WEIGHTS: "backward parameters", BACKWARD_DATA: "backward data"}

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from blobnet.data.labels import Labels, labels_for
 from blobnet.data.samples import sources_for, with_labels
+from blobnet.data.values import all_finite
 from blobnet.datasets.source import Source, is_stream, runs
 from blobnet.device.device import Device, Reading
 from blobnet.errors import DataError, DeviceError, warn
@@ -27,7 +28,6 @@ from blobnet.network.ends import TOTALS, Head, Losses, heads_of, in_order
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import DeviceParameters
 from blobnet.parallel.world import ALONE, World
-from blobnet.training.arguments import all_finite
 
 #: Metrics in the order of a loss's totals.
 METRICS = ("loss", "accuracy", "top_5")

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from blobnet.errors import FileError, OptionError, first_few
-from blobnet.planning.report import readable
 from blobnet.support import system
+from blobnet.support.formatting import readable
 from blobnet.support.regular_file import check_regular
 
 #: What HDF5 files begin with.

@@ -27,7 +27,7 @@ from blobnet.files.hdf5 import DAMAGE, MODEL_FORMAT, Reader, attribute, opened, 
 from blobnet.memory.blob import FloatArray
 from blobnet.network.graph import Graph, described_names, from_description
 from blobnet.network.summary import summarize
-from blobnet.planning.report import readable
+from blobnet.support.formatting import readable
 
 FORMAT_VERSION = 2
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from blobnet.errors import BlobnetError, FileError
 from blobnet.files import atomic
 from blobnet.files.atomic import listed
-from blobnet.planning.report import readable
+from blobnet.support.formatting import readable
 
 #: What HDF5 says where a process opens a file a second time, in another way.
 _OPEN_ALREADY = ("locking flag values don't match", "already open")

@@ -19,10 +19,10 @@ from blobnet.inspection.network_inputs import first_numbers
 from blobnet.launch.kernel_call import Batch
 from blobnet.losses import Loss
 from blobnet.memory.blob import FloatArray, Shape
-from blobnet.memory.windows import check_count
 from blobnet.model import AnyLoss, Model, check_model
 from blobnet.network.graph import Graph, Vertex
 from blobnet.network.parameters import DeviceParameters
+from blobnet.support.checks import check_count
 from blobnet.support.tables import Table
 from blobnet.training.arguments import losses_for
 

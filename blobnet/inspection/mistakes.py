@@ -20,8 +20,8 @@ from blobnet.device.device import Device
 from blobnet.inspection.network_inputs import network_inputs
 from blobnet.losses import IGNORED, Loss
 from blobnet.memory.blob import FloatArray
-from blobnet.memory.windows import check_count
 from blobnet.model import Model, check_model
+from blobnet.support.checks import check_count
 from blobnet.training.arguments import losses_for
 
 #: Outputs that are looked at together.

@@ -21,9 +21,9 @@ from blobnet.execution.loader import IndexedReader, Loader
 from blobnet.layers import Layer
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import FloatArray, Shape
-from blobnet.memory.windows import check_count
 from blobnet.network.graph import Graph, from_nodes
 from blobnet.network.parameters import DeviceParameters
+from blobnet.support.checks import check_count
 
 #: Samples that statistics are taken of where not all of them lie in memory, or where they are many.
 STATISTICS_SAMPLES = 256

@@ -20,7 +20,7 @@ from blobnet.launch.elementwise import Step
 from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning, copy_call
 from blobnet.launch.task import Task
 from blobnet.memory.blob import AXES, AXIS_NAMES, FLOAT32, FloatArray, Halo, Shape, StorageType
-from blobnet.memory.windows import check_count, plain
+from blobnet.support.checks import check_count, plain
 from blobnet.support.foreign import Explained
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from blobnet.launch.kernel_call import GlobalSize, KernelCall, elementwise_work
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.initializers import GIVEN
 from blobnet.memory.blob import AXES, FloatArray, Shape
-from blobnet.memory.windows import is_int
+from blobnet.support.checks import is_int
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from blobnet.contraction import Function
 from blobnet.layers.lowered import Lowered, function
 from blobnet.memory.blob import Shape
-from blobnet.schedules import check_number
+from blobnet.support.checks import check_number
 
 
 @dataclass(frozen=True)

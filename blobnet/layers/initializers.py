@@ -21,7 +21,7 @@ import numpy as np
 
 from blobnet.errors import OptionError, near_matches
 from blobnet.memory.blob import FloatArray
-from blobnet.memory.windows import is_int
+from blobnet.support.checks import is_int
 from blobnet.support.cores import usable_cores
 
 if TYPE_CHECKING:

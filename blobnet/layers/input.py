@@ -11,7 +11,7 @@ from blobnet.launch.kernel_call import KernelCall, elementwise_work
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.memory.blob import AXES, AXIS_NAMES, Shape
-from blobnet.memory.windows import is_int
+from blobnet.support.checks import is_int
 
 #: What kernels call the types of samples.
 _C_TYPES = {

@@ -39,7 +39,7 @@ from blobnet.launch.kernel_call import Array, Blob, KernelCall
 from blobnet.layers.base import Layer, ParameterSpec, Site
 from blobnet.layers.initializers import GIVEN, check_initializer
 from blobnet.memory.blob import Halo, Shape
-from blobnet.memory.windows import is_int
+from blobnet.support.checks import is_int
 
 #: The indexes of spatial axes that ``...`` stands for, the innermost last; their sizes are the same in capitals.
 AXES = "zyx"

@@ -14,7 +14,7 @@ from blobnet.launch.kernel_call import Blob, KernelCall
 from blobnet.layers.base import Layer, Node, Placement, Site
 from blobnet.layers.lowered import AXES, Lowered, function
 from blobnet.memory.blob import Shape
-from blobnet.memory.windows import is_int
+from blobnet.support.checks import is_int
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ The formulas are those of docs/design.md (K taps, stride S, dilation D, padding 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -14,7 +13,7 @@ from typing import Any
 
 from blobnet.errors import OptionError
 from blobnet.memory.blob import Pair as Pair
-from blobnet.support.regular_file import LARGEST_COUNT
+from blobnet.support.checks import is_int
 
 Padding = int | str | tuple[int, ...] | tuple[Pair, ...]
 
@@ -140,31 +139,6 @@ def axis_numbers(subject: str, name: str, value: int | tuple[int, ...], rank: in
         received: dict[str, Any] = {name: value}
         raise OptionError(subject, f"{name} must be {numbers} of at least 1", **received)
     return values
-
-
-def plain(value: Any) -> Any:
-    """A hyperparameter with tuples in place of lists and arrays, and Python's numbers in place of NumPy's."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    return tuple(plain(item) for item in value) if isinstance(value, list | tuple) else value
-
-
-def is_int(value: object, minimum: int) -> bool:
-    """Whether ``value`` is a whole number, Python's or NumPy's, and no bool, of at least ``minimum``."""
-    try:
-        return not isinstance(value, bool) and operator.index(value) >= minimum  # type: ignore[arg-type]
-    except TypeError:
-        return False
-
-
-def check_count(subject: str, name: str, value: Any) -> int:
-    """``value`` as Python's int; OptionError unless it is a whole number of at least 1, as kernels have them."""
-    if not is_int(value, 1):
-        received = {name: repr(value)}  # So that '3' is no 3.
-        raise OptionError(subject, f"{name} must be an int of at least 1", **received)
-    if value > LARGEST_COUNT:
-        raise OptionError(subject, f"{name} must be at most {LARGEST_COUNT}", **{name: value})
-    return operator.index(value)
 
 
 def _is_pair(value: object) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches
 from blobnet.layers.base import Layer, Node, ParameterSpec
 from blobnet.memory.blob import FloatArray, Shape
-from blobnet.memory.windows import plain
+from blobnet.support.checks import plain
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from blobnet.memory.blob import Shape
 from blobnet.network.graph import Graph
-from blobnet.planning.report import readable
+from blobnet.support.formatting import readable
 from blobnet.support.tables import Table
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from blobnet.errors import OptionError
 from blobnet.memory.blob import FloatArray
-from blobnet.memory.windows import is_int
 from blobnet.onnx.reading import OWN_DOMAINS, inner_graphs, package
 from blobnet.onnx.values import Array, Tensor
+from blobnet.support.checks import is_int
 
 #: The metadata that is a JSON list of the names of classes.
 CLASS_NAMES = "class_names"

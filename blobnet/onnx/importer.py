@@ -15,7 +15,6 @@ import numpy as np
 from blobnet.errors import BlobnetError, FileError, OptionError, first_few, near_matches, warn
 from blobnet.layers import Activation, Input, Layer, Node
 from blobnet.memory.blob import Shape
-from blobnet.memory.windows import is_int
 from blobnet.model import Model
 from blobnet.onnx import bodies, host
 from blobnet.onnx.conventions import (
@@ -39,6 +38,7 @@ from blobnet.onnx.operation import (
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.reading import OWN_DOMAINS, array_of, inner_graphs, opset, package, read
 from blobnet.onnx.values import Array, Pieces, Tensor, node_sizes
+from blobnet.support.checks import is_int
 from blobnet.support.garbage import collected_later
 
 #: What samples may be on their way to the device.

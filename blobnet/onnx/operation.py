@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from blobnet import layers
+from blobnet.data.values import all_finite
 from blobnet.errors import OptionError
 from blobnet.layers import Layer, Node
 from blobnet.onnx.values import Array, Tensor, Value, node_sizes
-from blobnet.training.arguments import all_finite
 
 #: What builds an operator: it gives the values of the node's outputs, or the only one.
 Build: TypeAlias = "Callable[[Operation], Value | Sequence[Value]]"

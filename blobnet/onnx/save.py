@@ -21,7 +21,7 @@ from blobnet.onnx.forms import FORMS
 from blobnet.onnx.place import Place
 from blobnet.onnx.reading import package
 from blobnet.onnx.statements import add_statements
-from blobnet.planning.report import readable
+from blobnet.support.formatting import readable
 
 #: The version of ONNX's operators that is written, and that of the format which came with it.
 OPSET, IR_VERSION = 20, 9

@@ -26,8 +26,8 @@ from blobnet.errors import BlobnetError, OptionError, PlanError, counted, extra,
 from blobnet.parallel import nccl
 from blobnet.parallel.heartbeat import ALONE_RULE, Heartbeat, State
 from blobnet.parallel.transports import HostMemory, Nccl, Transport
-from blobnet.planning.report import readable
 from blobnet.support.at_exit import at_exit
+from blobnet.support.formatting import readable
 from blobnet.support.interrupt import STATUS, TERMINATED, Terminated
 
 __all__ = ["World"]

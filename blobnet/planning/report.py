@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob
 from blobnet.memory.blob import BlobLayout
+from blobnet.support.formatting import readable
 from blobnet.support.tables import Table
 
 if TYPE_CHECKING:
@@ -43,14 +44,6 @@ def report(
     blobs = _stored_blobs(plan)
     rows = [*_rows(plan, blobs), *(_row(name, size=size, buffer=size) for name, size in extra.items())]
     return Table(_HEADER, rows, _SIDES, facts=_facts(plan, blobs, extra, updates, limits))
-
-
-def readable(size: int) -> str:
-    """Bytes as people read them."""
-    if size < 1024:
-        return f"{size} B"
-    power = min((size.bit_length() - 1) // 10, 4)
-    return f"{size / 1024**power:.1f} {'KMGT'[power - 1]}iB"
 
 
 def _stored_blobs(plan: Plan) -> dict[str, Blob]:

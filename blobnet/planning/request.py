@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 from blobnet.errors import OptionError, PlanError
 from blobnet.launch.kernel_call import Tuning
 from blobnet.memory.blob import FLOAT32
-from blobnet.memory.windows import check_count
 from blobnet.network.ends import Entry, Head, Losses, entries_of, heads_of
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable, parameter_table
+from blobnet.support.checks import check_count
 
 
 @dataclass(frozen=True)

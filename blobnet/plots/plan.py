@@ -12,9 +12,9 @@ from matplotlib.ticker import MaxNLocator
 
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.planning import Plan
-from blobnet.planning.report import readable
 from blobnet.planning.timeline import KINDS, memory_schedule
 from blobnet.plots.drawing import new_figure, text
+from blobnet.support.formatting import readable
 
 #: One for each of KINDS: cold for what is always there, warm for what comes and goes.
 _COLOURS = ("#1f4e79", "#4f81bd", "#95b3d7", "#c6d5ea", "#7f9f7f", "#f0b04a", "#d9603b", "#b9b9b9")

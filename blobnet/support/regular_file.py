@@ -9,8 +9,6 @@ import os
 import stat
 from pathlib import Path
 
-#: The largest count of samples, steps or units: what an int of OpenCL holds.
-LARGEST_COUNT = 2**31 - 1
 #: The memory that what a file holds may take: so many times its size, and this much in any case.
 MOST_UNPACKED, LEAST_MOST = 256, 1 << 30
 _OTHERS = {

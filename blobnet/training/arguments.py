@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from blobnet.data.labels import in_memory
 from blobnet.data.sample_weights import prepare_sample_weights
 from blobnet.data.samples import as_batches, comes_in_batches, sources_for
 from blobnet.datasets.source import Part, Rows, stored_labels
-from blobnet.errors import DataError, OptionError, ShapeError, near_matches
+from blobnet.errors import DataError, OptionError, near_matches
 from blobnet.losses import CrossEntropy, Loss
-from blobnet.memory.blob import FloatArray
 from blobnet.network.ends import by_name, in_order, part_subject
 from blobnet.network.graph import Graph
 from blobnet.optimizers import Optimizer
-from blobnet.schedules import check_number
+from blobnet.support.checks import check_number
 from blobnet.support.loss_names import loss_named, squeezed
 
 
@@ -185,32 +183,3 @@ def _known_labels(y: Any, subject: str, x_shape: tuple[int, ...]) -> Any:
         rule = "x and y must hold the same number of samples"
         raise DataError(subject, rule, x_shape=x_shape, y_shape=labels.shape)
     return labels
-
-
-def all_finite(values: FloatArray) -> bool:
-    """Whether all numbers of a float32 array are finite: so is their sum then, in float64.
-
-    NOTE: that needs no memory for an answer for each, which takes longer to get than all the rest.
-    """
-    with np.errstate(invalid="ignore"):
-        return bool(np.isfinite(values.sum(dtype=np.float64)))
-
-
-def as_float32(values: npt.ArrayLike, subject: str) -> FloatArray:
-    """A new array of real numbers.
-
-    Raises:
-        OptionError: there is something else in it, or under a mask.
-        ShapeError: its rows differ in length.
-    """
-    if np.ma.is_masked(values):
-        hint = "fill the masked values in: values.filled(value)."
-        raise OptionError(subject, "the values must go without a mask, which would be ignored", hint=hint)
-    try:
-        with np.errstate(over="ignore"):
-            array: FloatArray = np.array(values, np.float32)
-    except (TypeError, ValueError) as error:
-        is_ragged = "inhomogeneous" in str(error)
-        kind = ShapeError if is_ragged else OptionError
-        raise kind(subject, "the values must be an array of numbers", cause=error, received=repr(values)) from error
-    return array

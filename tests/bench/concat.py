@@ -20,7 +20,7 @@ from blobnet.launch.kernel_call import COPYING
 from blobnet.layers import Concat
 from blobnet.layers.base import Placement
 from blobnet.model import Model
-from blobnet.planning.report import readable
+from blobnet.support.formatting import readable
 
 
 def copying(device: Device, model: Model, batch_size: int) -> NetworkBench:

@@ -17,7 +17,7 @@ from blobnet.bench.network import LEARNING_RATE, NetworkBench
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
 from blobnet.model import Model
-from blobnet.planning.report import readable
+from blobnet.support.formatting import readable
 
 _STEPS = 5
 

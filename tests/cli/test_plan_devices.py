@@ -18,7 +18,8 @@ from blobnet.models.lenet5 import lenet5
 from blobnet.network import graph
 from blobnet.optimizers import SGD, Adam
 from blobnet.planning import make_plan
-from blobnet.planning.report import Limits, readable, report
+from blobnet.planning.report import Limits, report
+from blobnet.support.formatting import readable
 from tests.kinds import tuning_for
 
 
