@@ -49,7 +49,7 @@ Float64Array = npt.NDArray[np.float64]
 Range = tuple[float, float]
 
 #: Numbers in a block of the generator, and the most blocks of an augmentation and a sample.
-_BLOCK, _MOST_BLOCKS = 4, 2
+_BLOCK, _MAX_BLOCKS = 4, 2
 #: For how many samples rows are made at once: NumPy's calls then take a small part of the time.
 _AHEAD = 1024
 #: Makes the key another one than that of dropout.
@@ -677,7 +677,7 @@ def uniform(seed: int, epoch: int, samples: npt.NDArray[np.integer], numbers: Se
     counter. NumPy's has one counter for all, and samples come in any order.
     """
     counts = [-(-number // _BLOCK) for number in numbers]
-    places = [_MOST_BLOCKS * stream + block for stream, count in enumerate(counts) for block in range(count)]
+    places = [_MAX_BLOCKS * stream + block for stream, count in enumerate(counts) for block in range(count)]
     blocks = np.array(places, np.uint64)[:, None]
     first = (np.asarray(samples).astype(np.uint64) & _LOW)[None, :]
     words = np.empty((4, len(places), len(samples)), np.uint64)

@@ -34,7 +34,7 @@ _Error = TypeVar("_Error", bound="BlobnetError")
 #: When this process began to read blobnet's files, in nanoseconds: every other one has need of this one first.
 FIRST_READ = time.time_ns()
 #: Characters of a value that a message shows.
-_MOST_SHOWN = 2000
+_MAX_SHOWN = 2000
 #: What stands before the advice in a message.
 _HINT = " Hint: "
 
@@ -73,7 +73,7 @@ def _on_a_line(value: object) -> str:
     text = str(value)
     if isinstance(value, BlobnetError):
         return text
-    return printable(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ...", kept="")
+    return printable(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ...", kept="")
 
 
 def _message(subject: str, rule: str, hint: str | None, received: Mapping[str, object]) -> str:

@@ -47,7 +47,7 @@ __all__ = [
 #: What stands for a label that takes no part, on the device.
 IGNORED = -1
 #: Positions that a part of a sample has at least, the most parts of a sample, and a GPU's most work-items for one.
-_PART_POSITIONS, _MOST_PARTS, _MOST_ITEMS = 4096, 64, 256
+_PART_POSITIONS, _MAX_PARTS, _MAX_ITEMS = 4096, 64, 256
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class _Walk:
     @classmethod
     def of(cls, rows: int, width: int, parts: int, tuning: Tuning) -> _Walk:
         """For rows of ``width`` positions."""
-        most = group_size(tuning.model, _MOST_ITEMS) if tuning.model.items_are_lanes else 1
+        most = group_size(tuning.model, _MAX_ITEMS) if tuning.model.is_simt else 1
         items = power_of_two(-(-rows // parts) * width, most)
         return cls(rows, parts, items, power_of_two(width, items))
 
@@ -238,7 +238,7 @@ class _Walk:
 
 def _part_count(rows: int, width: int) -> int:
     """The parts of a sample; they do not depend on the device or the batch."""
-    return max(1, min(rows, _MOST_PARTS, rows * width // _PART_POSITIONS))
+    return max(1, min(rows, _MAX_PARTS, rows * width // _PART_POSITIONS))
 
 
 # -- losses of classes -------------------------------------------------------------------------------------------------
@@ -406,7 +406,7 @@ class Dice(_ClassLoss):
             KernelCall(
                 "loss/softmax_sums",
                 "Dice loss softmax",
-                GlobalSize(min(shape.positions, _MOST_PARTS * walk.items)),
+                GlobalSize(min(shape.positions, _MAX_PARTS * walk.items)),
                 blobs={"OUTPUT": output},
                 arrays={"SOFTMAX_SUMS": sums},
             ),

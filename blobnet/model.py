@@ -904,7 +904,7 @@ class Model:
         world = World.of_calls()
         with world.together("report"), World.alone():
             parts = [of_some(rows) for rows in world.own(runs(len(sources[0]), batch_size))]
-        return Report.summed(world.dealt(parts))
+        return Report.summed(world.gather_in_order(parts))
 
     @explained
     def predict(
@@ -990,7 +990,7 @@ class Model:
                 with world.together(subject), lent as evaluator:
                     some = itertools.islice(jobs, _PREDICTED_AHEAD)
                     own = [tuple(map(np.copy, values)) for values in evaluator.outputs(reader, some)]
-                found = world.dealt(own)
+                found = world.gather_in_order(own)
                 yield from found
                 if len(found) < _PREDICTED_AHEAD * world.size:
                     return

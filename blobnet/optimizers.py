@@ -47,13 +47,13 @@ HYPERPARAMETER_COUNT = 8
 CLIP_SCALE = "optimizer clip_scale"
 _CLIP_PARTIALS = "optimizer clip_partials"
 #: The most sums that clipping splits the sum of squares into.
-_MOST_PARTIALS = 256
+_MAX_PARTIALS = 256
 #: Vectors that a CPU's work-item sums in a row, and their lanes.
 _SUM_RUN, _SUM_LANES = 512, 8
 #: Work-items of a work-group, and the most of a launch, on a GPU.
-_GROUP, _MOST_ITEMS = 256, 1 << 18
+_GROUP, _MAX_ITEMS = 256, 1 << 18
 #: Below it, epsilon would be 0 in float32, and 0 / 0 stand in the place of zeros.
-_LEAST_EPSILON = 1e-30
+_MIN_EPSILON = 1e-30
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Optimizer(metaclass=Explained):
         buffers = {self.storage(slot): max(1, table.trainable_elements) for slot in self.state_slots}
         buffers[HYPERPARAMETERS] = HYPERPARAMETER_COUNT * max(1, len(table.groups))
         if self.clip_norm is not None:
-            buffers |= {_CLIP_PARTIALS: _MOST_PARTIALS, CLIP_SCALE: 1}
+            buffers |= {_CLIP_PARTIALS: _MAX_PARTIALS, CLIP_SCALE: 1}
         return buffers
 
     def calls(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
@@ -200,14 +200,14 @@ class Optimizer(metaclass=Explained):
         hyperparameters = _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT, number * HYPERPARAMETER_COUNT)
         tunables = kernel_source.load(self.kernel).tuning(model)
         runs = -(-part.elements // (tunables["RUN"] * tunables["LANES"]))
-        group = group_size(model, _GROUP) if model.items_are_lanes else 1
+        group = group_size(model, _GROUP) if model.is_simt else 1
         # NOTE: a kernel takes no null array; a role that this optimizer does without is bound to the gradients, and not
         # touched.
         states = {role: of_part(self.storage(slot)) if slot else gradients for role, slot in self._roles().items()}
         return KernelCall(
             self.kernel,
             f"{self._subject} step",
-            GlobalSize(min(rounded_up(runs, group), _MOST_ITEMS), per_sample=False),
+            GlobalSize(min(rounded_up(runs, group), _MAX_ITEMS), per_sample=False),
             arrays={
                 "PARAMETERS": of_part("parameters"),
                 "GRADIENTS": gradients,
@@ -230,10 +230,10 @@ class Optimizer(metaclass=Explained):
     def _clipping(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
         assert self.clip_norm is not None
         # NOTE: not tunables, since a sum's order changes its last bits.
-        run, lanes, group = (1, 1, group_size(model, _GROUP)) if model.items_are_lanes else (_SUM_RUN, _SUM_LANES, 1)
+        run, lanes, group = (1, 1, group_size(model, _GROUP)) if model.is_simt else (_SUM_RUN, _SUM_LANES, 1)
         runs = -(-table.trainable_elements // (run * lanes))
-        groups = min(-(-runs // group), _MOST_PARTIALS)
-        partials = _array(_CLIP_PARTIALS, _MOST_PARTIALS)
+        groups = min(-(-runs // group), _MAX_PARTIALS)
+        partials = _array(_CLIP_PARTIALS, _MAX_PARTIALS)
         return [
             KernelCall(
                 "optimizer/sum_of_squares",
@@ -333,7 +333,7 @@ class RMSprop(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("alpha", least=0, below=1)
-        self._check("epsilon", least=_LEAST_EPSILON)
+        self._check("epsilon", least=_MIN_EPSILON)
         self._check("momentum", least=0, below=1)
 
     @property
@@ -369,7 +369,7 @@ class _Moments(Optimizer):
         super().__post_init__()
         self._check("beta1", least=0, below=1)
         self._check("beta2", least=0, below=1)
-        self._check("epsilon", least=_LEAST_EPSILON)
+        self._check("epsilon", least=_MIN_EPSILON)
 
     @property
     def state_slots(self) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ from blobnet.errors import DataError, FileError, first_few, warn
 #: Files that name the classes in the order of their numbers: a name a line, or JSON with the number of each name.
 CLASS_FILE, CLASS_INDEX = "classes.txt", "class_index.json"
 #: Digits of a label that is a number, and not a name of digits.
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 #: A number with a fraction, as programs write it.
 _NUMBER = r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?"
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 def class_file(folder: Path) -> Path:
@@ -70,7 +70,7 @@ def note_alike(subject: str, names: Iterable[str]) -> None:
     found = [" and ".join(map(repr, same)) for same in alike.values() if len(same) > 1]
     if found:
         hint = "if they are one class, give them one name."
-        warn(subject, f"{first_few(found, _MOST_NAMED)} are classes of their own", hint=hint)
+        warn(subject, f"{first_few(found, _MAX_NAMED)} are classes of their own", hint=hint)
 
 
 def numbered_labels(path: Path, labels: set[str], trained: set[str]) -> tuple[list[str], dict[str, int]]:
@@ -81,7 +81,7 @@ def numbered_labels(path: Path, labels: set[str], trained: set[str]) -> tuple[li
         FileError: the file of classes cannot be read.
     """
     listed = listed_classes(path.parent)
-    are_numbers = all(label.isdecimal() and len(label) <= _MOST_DIGITS for label in labels)
+    are_numbers = all(label.isdecimal() and len(label) <= _MAX_DIGITS for label in labels)
     if listed and labels <= set(listed):
         return listed, {name: number for number, name in enumerate(listed)}
     if listed and are_numbers and all(int(label) < len(listed) for label in labels):
@@ -120,6 +120,6 @@ def numbers_in(names: Sequence[str], known: Sequence[str]) -> list[int] | None:
     """
     if set(names) <= set(known):
         return [known.index(name) for name in names]
-    numbers = [int(name) if name.isdecimal() and len(name) <= _MOST_DIGITS else -1 for name in names]
+    numbers = [int(name) if name.isdecimal() and len(name) <= _MAX_DIGITS else -1 for name in names]
     are_numbers = [str(number) for number in numbers] == list(names) and max(numbers) < len(known)
     return numbers if are_numbers else None

@@ -51,7 +51,7 @@ _LIKE_MASKS = ("mask", MASKS, "labels", "annotations", "segmentation", "segmenta
 #: What to do about splits without classes.
 _FLAT_SPLIT = "put its pictures into a folder for each class, or name their classes in a CSV file (path, label, split)."
 #: Pictures that cannot be read which an error or a warning names.
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 
 #: Pictures with their class numbers, and pictures with the files of their masks.
 Pictures = list[tuple[Path, int]]
@@ -418,7 +418,7 @@ def _readable(
     errors = [(path, form) for path, form in zip(paths, forms, strict=True) if isinstance(form, FileError)]
     if errors:
         rule = f"{len(errors)} of {len(forms)} pictures cannot be read"
-        others = {"others": first_few([path for path, _ in errors[1:]], _MOST_NAMED)} if len(errors) > 1 else {}
+        others = {"others": first_few([path for path, _ in errors[1:]], _MAX_NAMED)} if len(errors) > 1 else {}
         received = {"first": str(errors[0][1]).rstrip("."), **others}
         if not skip_unreadable:
             hint = SKIP_HINT

@@ -14,7 +14,7 @@ from blobnet.support.picture_kinds import FORMATS, PLUGINS
 #: What systems leave in folders, besides hidden files.
 _DEBRIS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 #: Kinds of files left out that a warning names.
-_MOST_KINDS = 8
+_MAX_KINDS = 8
 
 
 class Listing:
@@ -58,7 +58,7 @@ class Listing:
     def __str__(self) -> str:
         """``10 .heic (pip install pillow-heif), 3 .txt``; empty if nothing is left out."""
         kinds = (f"{count} {kind}" for kind, count in self._left_out.most_common())
-        return first_few(kinds, _MOST_KINDS)
+        return first_few(kinds, _MAX_KINDS)
 
     @property
     def received(self) -> dict[str, str]:

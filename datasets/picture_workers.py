@@ -35,15 +35,15 @@ Form = tuple[int, int, int]
 #: What is said where pictures cannot be read.
 SKIP_HINT = "skip_unreadable=True (--skip-unreadable) leaves such pictures out."
 #: Pictures that cannot be read, beyond which no more are looked at.
-_MOST_UNREADABLE = 1000
+_MAX_UNREADABLE = 1000
 #: Pictures that a worker is given at a time.
-_MOST_PICTURES = 8
+_MAX_PICTURES = 8
 #: What shared memory begins with: which of its pictures a worker is at.
 _PLACE = struct.Struct("<q")
 #: Seconds after which a worker that does not end is ended.
 _PATIENCE = 2.0
 #: Characters of what a worker said last that errors show.
-_MOST_WORDS = 300
+_MAX_WORDS = 300
 #: What a worker runs: with the parent's modules, wherever those are.
 _PROGRAM = """
 import json, sys
@@ -93,7 +93,7 @@ class PictureWorkers:
         def keep(part: slice, forms: list[Form | FileError]) -> None:
             found[part] = forms
             unreadable.extend(form for form in forms if isinstance(form, FileError))
-            if len(unreadable) > _MOST_UNREADABLE and not is_whole:
+            if len(unreadable) > _MAX_UNREADABLE and not is_whole:
                 first, rule = paths[part.start], "so many pictures cannot be read that no more are looked at"
                 received = {"unreadable": len(unreadable), "first": str(unreadable[0]).rstrip(".")}
                 raise FileError(str(first.parent), rule, **received, hint=SKIP_HINT)
@@ -122,8 +122,8 @@ class PictureWorkers:
         if self.count:
             self._share(len(paths), look)
         else:
-            for first in range(0, len(paths), _MOST_PICTURES):
-                part = slice(first, min(first + _MOST_PICTURES, len(paths)))
+            for first in range(0, len(paths), _MAX_PICTURES):
+                part = slice(first, min(first + _MAX_PICTURES, len(paths)))
                 keep(part, _TASKS[task](paths[part], None, *settings))
 
     def decode(self, paths: Sequence[Path], out: npt.NDArray[np.uint8]) -> None:
@@ -162,7 +162,7 @@ class PictureWorkers:
                     with self._lock:
                         self._idle.append(worker)
 
-        step = max(1, min(_MOST_PICTURES, -(-total // (2 * self.count))))
+        step = max(1, min(_MAX_PICTURES, -(-total // (2 * self.count))))
         parts = [slice(first, min(first + step, total)) for first in range(0, total, step)]
         futures: list[Future[None]] = [self._threads.submit(work, part) for part in parts]
         try:
@@ -310,7 +310,7 @@ class _Worker:
         self._answers.close()
         self._close_file()
         self._words.seek(0)
-        words = self._words.read().decode("utf-8", "replace").strip()[-_MOST_WORDS:]
+        words = self._words.read().decode("utf-8", "replace").strip()[-_MAX_WORDS:]
         self._words.close()
         names = {each.value: each.name for each in signal.Signals}
         how = f"ended by {names.get(-status, -status)}" if status < 0 else f"ended with status {status}"

@@ -19,7 +19,7 @@ from blobnet.datasets.checks import check_arrays
 from blobnet.datasets.file_source import check_header, npy_header
 from blobnet.errors import DataError, FileError, OptionError, extra, warn
 from blobnet.support.picture_kinds import DEEP, FORMATS, PLUGINS
-from blobnet.support.regular_file import MOST_UNPACKED, check_regular, most_memory
+from blobnet.support.regular_file import MAX_UNPACKED, check_regular, most_memory
 
 # ITU-R 601-2 luma in 16-bit fixed point, as Pillow computes it.
 LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
@@ -267,7 +267,7 @@ def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = 
                 picture.draft(None, (least_side, least_side))
             needed, most = math.prod(picture.size) * _PIXEL_BYTES, most_memory(path.stat().st_size)
             if needed > most:
-                rule = f"decoding a picture must take no more than {MOST_UNPACKED} times its file, or 1 GiB"
+                rule = f"decoding a picture must take no more than {MAX_UNPACKED} times its file, or 1 GiB"
                 raise FileError(str(path), rule, pixels=math.prod(picture.size), bytes=needed, most=most)
             return use(picture)
     except FileError:

@@ -25,7 +25,7 @@ from blobnet.datasets.split_names import SPLIT_NAMES
 from blobnet.datasets.splits import as_split
 from blobnet.errors import BlobnetError, DataError, FileError, warn
 from blobnet.files.hdf5 import DAMAGE, MODEL_FORMAT, attribute, read_apart
-from blobnet.support.regular_file import MOST_UNPACKED, check_regular, most_memory
+from blobnet.support.regular_file import MAX_UNPACKED, check_regular, most_memory
 
 #: Keras's names for arrays, and blobnet's.
 KERAS_KEYS = {"x_train": "x", "y_train": "y"}
@@ -206,7 +206,7 @@ def _check_size(path: Path, key: str, size: int) -> None:
     """Raises DataError for arrays that take more memory than what a file holds may."""
     most = most_memory(path.stat().st_size)
     if size > most:
-        rule = f"what is read into memory must be no more than {MOST_UNPACKED} times its file, or 1 GiB"
+        rule = f"what is read into memory must be no more than {MAX_UNPACKED} times its file, or 1 GiB"
         raise DataError(f"{path}, {key}", rule, bytes=size, most=most)
 
 

@@ -12,11 +12,11 @@ from blobnet.device import device as devices
 from blobnet.device.device import Device, preamble
 from blobnet.hardware.device_model import GENERIC, Answers, DeviceModel, model_of
 from blobnet.launch.kernel_call import Tuning
-from blobnet.launch.task import Choices, Fault
+from blobnet.launch.task import BrokenVariant, TunedChoices
 from blobnet.memory.blob import FLOAT32, Padding, StorageType
 from tests.small_tiles import take_small_patches, take_small_tiles
 
-_NO_CHOICES, _NO_PADDING = Choices(), Padding()
+_NO_CHOICES, _NO_PADDING = TunedChoices(), Padding()
 #: What work-groups of every ``gpu`` may have, where tests run on a simulated one.
 _LIMITS: dict[str, int] = {}
 
@@ -35,7 +35,7 @@ def tuning_for(
     kind: str,
     tunables: Mapping[str, Mapping[str, int]] | None = None,
     *,
-    choices: Choices = _NO_CHOICES,
+    choices: TunedChoices = _NO_CHOICES,
     broken: Iterable[str] = (),
     precision: str = "fp32",
     only: Iterable[str] = (),
@@ -48,7 +48,7 @@ def tuning_for(
     ``tunables`` are those of single kernels, ``broken`` the names of faults.
     """
     model: DeviceModel = replace(GENERIC[kind], tunables=tunables or {}, **(_LIMITS if kind == "gpu" else {}) | facts)
-    parts = {"broken": frozenset(map(Fault.parse, broken)), "only": frozenset(only)}
+    parts = {"broken": frozenset(map(BrokenVariant.parse, broken)), "only": frozenset(only)}
     return Tuning(model, precision, replace(choices, **parts), padding, storage)
 
 

@@ -160,7 +160,7 @@ def limited(kind: str, limits: Mapping[str, int], **settings: Any) -> Tuning:
     overrides: dict[str, dict[str, int]] = {}
     for kernel in all_kernels():
         source = load(kernel)
-        if model.items_are_lanes and any(LANES not in tunable.defaults for tunable in source.tunables.values()):
+        if model.is_simt and any(LANES not in tunable.defaults for tunable in source.tunables.values()):
             continue  # It is for devices that vectorize a work-item's loops.
         values = source.tuning(model)
         overrides[kernel] = {
@@ -489,7 +489,7 @@ def main() -> int:
     if options.quick:
         take_least_tiles(patch)
     # Sums of small products are split, and go to totals, too.
-    patch.setattr(tiled, "LEAST_ROWS", 8)
+    patch.setattr(tiled, "MIN_ROWS", 8)
     patch.setattr(winograd, "_SUM_ROWS", 8)
     total = 0
     wanted = options.part or ("races" if options.quick else None)

@@ -34,7 +34,7 @@ from tests.torch_graphs import CHARBONNIER, CONTRACTIONS, Network, loss_sums, op
 Arrays = dict[str, Any]
 
 #: Values of a sample, and units, that a layer may have at most.
-_MOST_ELEMENTS, _MOST_UNITS = 240, 12
+_MAX_ELEMENTS, _MAX_UNITS = 240, 12
 _STEPS = 3
 #: What each result may differ by: so many times what rounding does to PyTorch's, and over its largest value.
 _TIMES, _LEAST = 30.0, 2e-5
@@ -75,7 +75,7 @@ class Builder:
 
         def goes(other: Node) -> bool:
             try:
-                return layer.output_shape([item.shape for item in (*some, other)]).elements <= _MOST_ELEMENTS
+                return layer.output_shape([item.shape for item in (*some, other)]).elements <= _MAX_ELEMENTS
             except ShapeError:
                 return False
 
@@ -103,7 +103,7 @@ class Builder:
         kind = self.pick(*(kind for kind in GENERATED for _ in range(_OFTEN.get(kind, 1))))
         made = GENERATED[kind](self)
         for node in [made] if isinstance(made, Node) else made or []:
-            if node.shape.elements <= _MOST_ELEMENTS and node.shape.units <= _MOST_UNITS:
+            if node.shape.elements <= _MAX_ELEMENTS and node.shape.units <= _MAX_UNITS:
                 self.nodes.append(node)
 
 
@@ -270,7 +270,7 @@ def _matmul(builder: Builder) -> Made:
 
 def _multiplies(layer: Layer, first: Shape, second: Shape) -> bool:
     try:
-        return layer.output_shape([first, second]).elements <= _MOST_ELEMENTS
+        return layer.output_shape([first, second]).elements <= _MAX_ELEMENTS
     except ShapeError:
         return False
 

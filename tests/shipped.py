@@ -11,13 +11,13 @@ from blobnet.device import tuning
 from blobnet.examination import layer_cases
 from blobnet.hardware.device_model import model_of
 from blobnet.launch.kernel_call import Tuning
-from blobnet.launch.task import Task, Way
+from blobnet.launch.task import Task, Variant
 from blobnet.losses import MeanSquaredError
 from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
 
 
-def candidates_of(task: Task, settings: Tuning) -> set[Way]:
+def candidates_of(task: Task, settings: Tuning) -> set[Variant]:
     """The ways of a task's candidates, on a device of these settings, behind an input of its own."""
     case = layer_cases.parse(task.layer)
     shape = case.input

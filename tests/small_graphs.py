@@ -189,7 +189,7 @@ _STEPS = {
     "global pool": 1,
     "dense": 1,
 }
-_MOST_UNITS = 9
+_MAX_UNITS = 9
 
 
 def random_graph(seed: int, steps: int | None = None) -> Graph:
@@ -240,7 +240,7 @@ def _step(kind: str, nodes: list[Node], generator: np.random.Generator) -> Node 
     if kind == "add":
         return joined(layers.Add(), same_units=True)
     if kind == "concat":
-        return joined(layers.Concat(), same_units=False) if shape.units <= _MOST_UNITS else None
+        return joined(layers.Concat(), same_units=False) if shape.units <= _MAX_UNITS else None
     if kind == "flatten":
         return layers.Flatten()(source)
     if kind == "slice":

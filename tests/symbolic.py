@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.launch.elementwise import SUM, Step, with_epilogue
+from blobnet.launch.elementwise import SUM, EpilogueOp, with_epilogue
 from blobnet.launch.kernel_call import CONSTANT, Array, Blob, KernelCall, Tuning
-from blobnet.launch.task import Choices
+from blobnet.launch.task import TunedChoices
 from blobnet.layers.activation import Activation
-from blobnet.layers.base import Site
+from blobnet.layers.base import LayerContext
 from blobnet.layers.views import Slice
 from blobnet.losses import Loss
 from blobnet.memory.blob import BlobLayout, Shape
@@ -52,7 +52,7 @@ _THROUGH_SLOPE = ("normalization/backward_plane_sums", "normalization/backward_d
 
 #: Every layer alone must launch what it launches in a plan: no variant is chosen by the batch or the halos, and the
 #: contents of no array depend on them.
-TUNING = Tuning(choices=Choices(only=frozenset({"direct"})))
+TUNING = Tuning(choices=TunedChoices(only=frozenset({"direct"})))
 
 
 #: The roles of numbers that an epilogue reads of a unit.
@@ -110,18 +110,18 @@ def _sum(left: Symbols, right: Symbols) -> Symbols:
     return np.where(left == 0, right, np.where(right == 0, left, _mix(left + right)))
 
 
-def _done(step: Step, values: Symbols) -> Symbols:
+def _done(step: EpilogueOp, values: Symbols) -> Symbols:
     return values if step.expression == "x" else _combined(_word(step.expression), values)
 
 
-def _through(step: Step | None, values: Symbols, delta: Symbols) -> Symbols:
+def _through(step: EpilogueOp | None, values: Symbols, delta: Symbols) -> Symbols:
     """A delta on its way back through a function, whose slope follows from these values."""
     assert step is not None
     # A batch norm that takes on nothing does nothing for it either.
     return delta if step.expression == "x" else _combined(_word("activation/backward", step.expression), values, delta)
 
 
-def _from_output(step: Step) -> bool:
+def _from_output(step: EpilogueOp) -> bool:
     return not re.search(r"\bx\b", step.slope)
 
 
@@ -158,7 +158,7 @@ class SymbolicMemory:
         self.placed = placed
         self.batch = batch
         #: The places of vertices, by the numbers that their calls have.
-        self.sites: dict[int | None, Site] = {}
+        self.sites: dict[int | None, LayerContext] = {}
         #: What calls left in the persistent arrays, by storage and offset: gradients, running statistics.
         self.persistent: dict[tuple[str, int], int] = {}
         #: What was read for folded weights, and the bias that was made with them, by the hash of these weights.
@@ -287,7 +287,7 @@ class SymbolicMemory:
                 result = _done(step, result)
         return result
 
-    def _steps(self, call: KernelCall, *, is_folded: bool) -> Sequence[Step]:
+    def _steps(self, call: KernelCall, *, is_folded: bool) -> Sequence[EpilogueOp]:
         """What the kernel does to its results for the layers behind its own, and an activation for itself."""
         finishes = "FINISHED" in call.macros
         if call.kernel == "join/add" and call.macros["FINISHED"] == with_epilogue(call, ()).macros["FINISHED"]:
@@ -454,7 +454,7 @@ def expected(
         loss: what training minimises.
     """
     values: list[Symbols] = []
-    sites: list[tuple[_OwnMemory, Site]] = []
+    sites: list[tuple[_OwnMemory, LayerContext]] = []
     persistent: dict[str, int] = {}
     names = {piece.offset: name for name, piece in table.slices.items()}
 
@@ -475,7 +475,7 @@ def expected(
         shapes = graph.input_shapes(vertex)
         trainable = {spec.name for spec in graph.parameters(vertex) if spec.trainable}
         frozen = frozenset(name for name in trainable if not table.trains(f"{vertex.name}/{name}"))
-        site = Site(
+        site = LayerContext(
             name=vertex.name,
             inputs=tuple(memory.blob(f"input {place}", shape, count) for place, shape in enumerate(shapes)),
             output=memory.blob("output", vertex.shape, count),

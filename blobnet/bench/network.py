@@ -30,7 +30,7 @@ LEARNING_RATE = 1e-3
 TRAINING, INFERENCE = "training", "inference"
 #: Steps of a burst at least, on a device that is not the host: the first finds it idle, the others at work on the step
 #: before.
-_LEAST_STEPS = 10
+_MIN_STEPS = 10
 #: Launches that every driver queues without making the host wait.
 _QUEUED = 64
 Step = Callable[[], None]
@@ -158,7 +158,7 @@ class NetworkBench:
         step = self.train if kind == TRAINING else self.predict
         run = partial(burst, step, self.device.finish)
         run(1)
-        length = max(1 if self.device.is_host else _LEAST_STEPS, burst_length(run(1), self.device))
+        length = max(1 if self.device.is_host else _MIN_STEPS, burst_length(run(1), self.device))
         ours, theirs = alternate(lambda: run(length), rival and (lambda: rival(length)), repeats)
         plan = self.step.plan if kind == TRAINING else self.evaluator.plan
         size, launches = plan.bytes(), len(plan.phase("forward"))

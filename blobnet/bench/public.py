@@ -26,7 +26,7 @@ from blobnet.training.training_step import TrainingStep
 #: Seconds that an epoch of the data should take: its end, where weights come back, must not count for much.
 _EPOCH_SECONDS = 4.0
 #: The most bytes of samples that are made.
-_MOST_BYTES = 4e9
+_MAX_BYTES = 4e9
 _EPOCHS = 3
 #: How often trainings take turns.
 _ROUNDS = 5
@@ -83,7 +83,7 @@ def time_fits(
     on_device = [_device_step(device, model, batch_size)]
     elements = model.graph.input.shape.elements
     rounds = _ROUNDS if device.is_host or len(lists) > 1 else 1
-    steps = min(_EPOCH_SECONDS / on_device[0], _MOST_BYTES / (FLOAT32.itemsize * elements * batch_size))
+    steps = min(_EPOCH_SECONDS / on_device[0], _MAX_BYTES / (FLOAT32.itemsize * elements * batch_size))
     steps = max(4, int(steps / min(2, rounds)))
     x = values_like(batch_size * elements).reshape(batch_size, *model.graph.input.shape.dimensions)
     x = np.tile(x, (steps, *(1 for _ in x.shape[1:])))

@@ -78,8 +78,8 @@ def _peak(device: Device) -> float:
     kernel = "bench/peak"
     tunables = device.tuning.of(kernel)
     lanes, chains = tunables["MAXIMUM_LANES"], tunables["MAXIMUM_CHAINS"]
-    local = group_size(device.info.model) if device.info.model.items_are_lanes else 1
-    items = _ITEMS[device.info.model.items_are_lanes] * device.info.compute_units
+    local = group_size(device.info.model) if device.info.model.is_simt else 1
+    items = _ITEMS[device.info.model.is_simt] * device.info.compute_units
     call = KernelCall(
         kernel,
         "peak",
@@ -100,7 +100,7 @@ def _bandwidth(device: Device, *, writes: bool) -> float:
     kernel = "bench/bandwidth"
     tunables = device.tuning.of(kernel)
     local = tunables["GROUP_WIDTH"]
-    item_bytes = _ITEM_BYTES[device.info.model.items_are_lanes]
+    item_bytes = _ITEM_BYTES[device.info.model.is_simt]
     room = min(_BYTES[device.is_host], device.info.memory // _MEMORY_PART, device.info.largest_allocation)
     lanes = power_of_two(room, tunables["MAXIMUM_LANES"])
     runs = item_bytes // (FLOAT32.itemsize * lanes)

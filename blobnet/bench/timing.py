@@ -31,7 +31,7 @@ _LONGEST_BURST = 500
 #: Sets of buffers are used in turn until so many bytes lie between two uses of the same: more than any last cache of
 #: a host, or of another device.
 ROTATED_BYTES = {True: 1 << 27, False: 1 << 28}
-MOST_SETS = 16
+MAX_SETS = 16
 #: The part of a device's memory that all sets together may take.
 _MEMORY_PART = 2
 #: Seconds in which the threads of another library go to sleep before a burst.
@@ -259,7 +259,7 @@ def count_sets(device: Device, case: Case, plan: Plan, more: int = 0) -> int:
     size = more + sum(buffer.bytes(plan.batch_size) for name, buffer in plan.buffers.items() if name not in _UNUSED)
     touched = case.work(FORWARD, plan.batch_size).bytes
     room = device.info.memory // _MEMORY_PART
-    return max(1, min(MOST_SETS, math.ceil(ROTATED_BYTES[device.is_host] / touched), room // size))
+    return max(1, min(MAX_SETS, math.ceil(ROTATED_BYTES[device.is_host] / touched), room // size))
 
 
 def filled_executor(

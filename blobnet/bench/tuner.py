@@ -29,11 +29,11 @@ from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseErr
 from blobnet.examination import layer_cases
 from blobnet.examination.examination import TOLERANCES
 from blobnet.examination.layer_cases import Case
-from blobnet.execution.executor import MOST_CAUSE, Launch, build
+from blobnet.execution.executor import MAX_CAUSE, Launch, build
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.implementations.base import Implementation, choose
 from blobnet.launch.kernel_call import Array, KernelCall, Tuning, for_model
-from blobnet.launch.task import Choices, Fault, Task, Way, is_broken
+from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant, is_broken
 from blobnet.losses import MeanSquaredError
 from blobnet.memory.blob import AXES, FloatArray, Shape
 from blobnet.network.graph import Graph
@@ -106,7 +106,7 @@ class Tuner:
         done = {task for task, winner in known.items() if LEVELS.index(winner.level) >= LEVELS.index(level)}
         self.jobs = [job for job in jobs if level in _REACH and job.task not in done]
         # A winner is compared with what ships, or else the cost model's choice: not with an earlier winner.
-        self._tuning = replace(device.tuning, choices=Choices(device.tunings.shipped, device.tunings.broken))
+        self._tuning = replace(device.tuning, choices=TunedChoices(device.tunings.shipped, device.tunings.broken))
         self._problems: dict[Case, _Problem] = {}
         self._selected = {job.task: self._select(job) for job in self.jobs}
 
@@ -115,7 +115,7 @@ class Tuner:
         """Implementations to be measured."""
         return sum(map(len, self._selected.values()))
 
-    def run(self, advance: Callable[[Task, Way], object]) -> Iterator[Job]:
+    def run(self, advance: Callable[[Task, Variant], object]) -> Iterator[Job]:
         """Measures all tasks, and yields each when its winner is kept; a task without any sound candidate is left out.
 
         Args:
@@ -136,7 +136,7 @@ class Tuner:
                     self.device = Device(self.device.info).at(precision)
                     self.device.tunings = tunings
 
-    def _run_case(self, pending: list[Job], advance: Callable[[Task, Way], object]) -> Iterator[Job]:
+    def _run_case(self, pending: list[Job], advance: Callable[[Task, Variant], object]) -> Iterator[Job]:
         """Takes the tasks of one case off the list, one by one."""
         problem = self._problem(pending[0].case)
         self.device.build_ahead(
@@ -157,7 +157,7 @@ class Tuner:
             self._problems[case] = _Problem(case, self.batch_size, self._tuning)
         return self._problems[case]
 
-    def _select(self, job: Job) -> list[Way]:
+    def _select(self, job: Job) -> list[Variant]:
         """The default, the cheapest candidate of each variant, and as many more as the level says.
 
         What is never chosen without tuning is measured at the widest level.
@@ -186,9 +186,9 @@ class Tuner:
 
     # -- measuring ---------------------------------------------------------------------------------------------------
 
-    def _measure(self, arena: _Arena, task: Task, advance: Callable[[Task, Way], object]) -> Winner | None:
+    def _measure(self, arena: _Arena, task: Task, advance: Callable[[Task, Variant], object]) -> Winner | None:
         """All candidates of a task once, then the hopeful ones in turn; the fastest that computes the right thing."""
-        first: dict[Way, float] = {}
+        first: dict[Variant, float] = {}
         for way in self._selected[task]:
             if not is_broken(task, way, self.device.tunings.broken):
                 advance(task, way)
@@ -202,7 +202,7 @@ class Tuner:
             del first[winner.candidate]
         return None
 
-    def _race(self, arena: _Arena, task: Task, first: Mapping[Way, float]) -> Winner:
+    def _race(self, arena: _Arena, task: Task, first: Mapping[Variant, float]) -> Winner:
         """The fastest of those whose first times are hopeful; the default, where none is clearly faster."""
         choices = replace(self._tuning.choices, broken=self.device.tunings.broken)
         default = choose(choices, task, [arena.problem.candidate(task, way) for way in first]).way
@@ -219,7 +219,7 @@ class Tuner:
         return Winner(best, medians[best], default, medians[default], self.level)
 
     @contextlib.contextmanager
-    def _blaming(self, task: Task, way: Way) -> Iterator[None]:
+    def _blaming(self, task: Task, way: Variant) -> Iterator[None]:
         """Marks a candidate as broken if it does not build, launch or compute the right thing, and goes on.
 
         Where there is no room to run it or to check it, that is not its fault: it goes without a mark.
@@ -227,7 +227,7 @@ class Tuner:
         Raises:
             _LostError: it did not launch, and may have taken the device's context with it.
         """
-        fault, where = Fault.of(task, way), self.device.info.name
+        fault, where = BrokenVariant.of(task, way), self.device.info.name
         try:
             yield
         except OutOfMemoryError as error:
@@ -243,7 +243,7 @@ class Tuner:
 
 def _cause(error: Exception) -> str:
     """An error as part of a warning."""
-    return textwrap.shorten(str(error), MOST_CAUSE).rstrip(".")
+    return textwrap.shorten(str(error), MAX_CAUSE).rstrip(".")
 
 
 class _LostError(Exception):
@@ -261,7 +261,7 @@ def _calls_of(candidate: Implementation) -> list[KernelCall]:
 
 def _plain(model: DeviceModel) -> DeviceModel:
     """A device of the same size that gets the kernels for work-items with loops, which run anywhere."""
-    return replace(model, items_are_lanes=False)
+    return replace(model, is_simt=False)
 
 
 class _Problem:
@@ -295,13 +295,13 @@ class _Problem:
     @property
     def is_plain(self) -> bool:
         """Whether the device's own candidates are the plain ones."""
-        return not self.tuning.model.items_are_lanes
+        return not self.tuning.model.is_simt
 
-    def candidate(self, task: Task, way: Way) -> Implementation:
+    def candidate(self, task: Task, way: Variant) -> Implementation:
         """The candidate of a way."""
         return next(item for item in self.candidates[task] if item.way == way)
 
-    def references(self, task: Task, way: Way) -> list[Implementation]:
+    def references(self, task: Task, way: Variant) -> list[Implementation]:
         """What to compare a candidate with, in this order: the cheapest of each other variant, then what else there is.
 
         Tiles of its own variant come last: what is wrong with one may be so with all.
@@ -316,7 +316,7 @@ class _Problem:
 
         return sorted(others, key=preference)[:_REFERENCES]
 
-    def needed(self, task: Task, ways: Collection[Way]) -> Iterator[KernelCall]:
+    def needed(self, task: Task, ways: Collection[Variant]) -> Iterator[KernelCall]:
         """What is launched to measure candidates, and to compare one with the first of its references."""
         for problem in (self, *self.odd[:1]):
             own = problem.of_direction(task.direction)
@@ -381,7 +381,7 @@ class _Arena:
     """
 
     def __init__(
-        self, device: Device, problem: _Problem, ways: Mapping[Task, Iterable[Way]], *, debug: bool = False
+        self, device: Device, problem: _Problem, ways: Mapping[Task, Iterable[Variant]], *, debug: bool = False
     ) -> None:
         self.device, self.problem = device, problem
         self._calls = {(task, way): _calls_of(problem.candidate(task, way)) for task in ways for way in ways[task]}
@@ -390,10 +390,10 @@ class _Arena:
         scratch = problem.scratch(call for calls in every for call in calls)
         sets = 1 if debug else count_sets(device, problem.case, problem.plan, sum(scratch.values()))
         self._executors = [filled_executor(device, problem.plan, scratch, debug=debug) for _ in range(sets)]
-        self._bound: dict[tuple[Task, Way], list[list[Launch]]] = {}
-        self._lengths: dict[tuple[Task, Way], int] = {}
+        self._bound: dict[tuple[Task, Variant], list[list[Launch]]] = {}
+        self._lengths: dict[tuple[Task, Variant], int] = {}
 
-    def seconds(self, task: Task, way: Way) -> float:
+    def seconds(self, task: Task, way: Variant) -> float:
         """How long a candidate takes: on a CPU in wall time, on a GPU by its own clock."""
         key, device, count = (task, way), self.device, self.problem.plan.batch_size
         if key not in self._bound:
@@ -407,7 +407,7 @@ class _Arena:
             return burst_seconds(device, bound, length)
         return sum(launch_seconds(device, bound, min(length, _LONGEST_RUN)))
 
-    def verify(self, task: Task, way: Way) -> None:
+    def verify(self, task: Task, way: Variant) -> None:
         """Compares what a candidate computes with what others do: on planes of odd sizes, and on its own.
 
         Raises:
@@ -425,7 +425,7 @@ class _Arena:
         for count in counts:
             self._compare(task, way, count)
 
-    def _compare(self, task: Task, way: Way, count: int) -> None:
+    def _compare(self, task: Task, way: Variant, count: int) -> None:
         """Raises _WrongError if the candidate agrees with neither of two others."""
         found = self._results(self._calls[task, way], count)
         tolerance = TOLERANCES[self.problem.candidate(task, way).precision]

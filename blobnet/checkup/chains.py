@@ -24,7 +24,7 @@ from blobnet.examination.layer_references import Float64Array, Reference, refere
 from blobnet.examination.reference import dropout, normalization
 from blobnet.execution.inference import Evaluator
 from blobnet.execution.loader import IndexedReader
-from blobnet.launch.task import Fault, Way
+from blobnet.launch.task import BrokenVariant, Variant
 from blobnet.layers.base import Layer, Node
 from blobnet.memory.blob import BlobLayout, Shape
 from blobnet.model import Model
@@ -104,9 +104,9 @@ class ChainCheck:
     links: tuple[str, ...]
     seed: int = 0
 
-    way: ClassVar[Way] = Way("")
+    way: ClassVar[Variant] = Variant("")
     #: There is no other way to compute this, so that nothing is denied.
-    fault: ClassVar[Fault | None] = None
+    fault: ClassVar[BrokenVariant | None] = None
     family: ClassVar[str] = "chains"
 
     @property

@@ -24,7 +24,7 @@ from blobnet.examination.children import LIMIT, examine_all
 from blobnet.examination.examination import OK, Finding
 from blobnet.examination.verification import judge
 from blobnet.launch.kernel_call import PRECISIONS, Tuning
-from blobnet.launch.task import Fault
+from blobnet.launch.task import BrokenVariant
 
 #: Random layers for each variant and direction, and tuned entries, in a quick check; and layers in a thorough one.
 _LAYERS, _TUNED, _MORE_LAYERS = 2, 8, 5
@@ -74,7 +74,7 @@ class Patient:
 
     info: DeviceInfo
     rows: list[Row] = field(default_factory=list)
-    denied: list[Fault] = field(default_factory=list)
+    denied: list[BrokenVariant] = field(default_factory=list)
     tuned: int = 0
     tuned_checked: int = 0
     problem: str = ""
@@ -246,12 +246,12 @@ def _checks(info: DeviceInfo, tunings: Tunings, patient: Patient, thorough: bool
 
 def _checks_of_tuned(tunings: Tunings) -> list[Check]:
     """A check for each entry of the cache, those of different ways first."""
-    first, others, seen = list[Check](), list[Check](), set[Fault]()
+    first, others, seen = list[Check](), list[Check](), set[BrokenVariant]()
     for task, winner in tunings.winners.items():
         with contextlib.suppress(BlobnetError):  # A name that a later version gave, or an earlier one.
             case = layer_cases.parse(task.layer)
             check = check_of_way(case.layer, case.input, task, winner.candidate, "tuned")
-            fault = Fault.of(task, winner.candidate)
+            fault = BrokenVariant.of(task, winner.candidate)
             (others if fault in seen else first).append(check)
             seen.add(fault)
     return first + others

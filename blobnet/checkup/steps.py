@@ -37,7 +37,7 @@ from blobnet.examination.reference import optimizers as of_optimizers
 from blobnet.execution.inference import Evaluator
 from blobnet.execution.loader import IndexedReader
 from blobnet.launch.kernel_call import Batch
-from blobnet.launch.task import Fault, Way
+from blobnet.launch.task import BrokenVariant, Variant
 from blobnet.memory.blob import Shape
 from blobnet.model import Sequential
 from blobnet.network.parameters import DeviceParameters
@@ -124,9 +124,9 @@ class StepCheck:
     storage: str = "float32"
     seed: int = 0
 
-    way: ClassVar[Way] = Way("")
+    way: ClassVar[Variant] = Variant("")
     #: There is no other way to compute this, so that nothing is denied.
-    fault: ClassVar[Fault | None] = None
+    fault: ClassVar[BrokenVariant | None] = None
     family: ClassVar[str] = "step"
 
     @property

@@ -27,7 +27,7 @@ from blobnet.files.atomic import check_writable
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import Padding, storage_type
 from blobnet.model import Model
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
 
 #: Samples a launch or step, where the command line does not say: on the host, and on another device.
@@ -346,7 +346,7 @@ def _fit_line(item: public.PublicTiming) -> str:
 def _step_line(step: network.StepTiming, batch_size: int) -> str:
     rate = f"{batch_size / step.seconds:,.0f} images/s"
     line = f"{step.kind:<10}{short(1e3 * step.seconds):>8} ms {rate:>18}, {step.launches} launches, "
-    line += f"{readable(step.bytes)} planned"
+    line += f"{format_bytes(step.bytes)} planned"
     if step.torch is not None:
         line += f"; PyTorch {batch_size / step.torch:,.0f} images/s, ratio {step.ratio:.2f}"
     return line

@@ -12,14 +12,14 @@ from blobnet.device.tuning import Tunings
 from blobnet.errors import DeviceError
 from blobnet.hardware.device_model import DeviceModel, facts
 from blobnet.parallel.world import World, device_of_rank
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 
 _FORM = "{:1} {:<7}  {:<5}  {:>5}  {:>9}  {}"
 
 #: How facts are written that are no plain numbers or words.
 _FORMS: Mapping[str, Callable[[Any], str]] = {
-    **dict.fromkeys(("register_file", "local_memory", "core_memory", "cache_line"), readable),
-    "caches": lambda sizes: ", ".join(map(readable, sizes)) or "unknown",
+    **dict.fromkeys(("register_file", "local_memory", "core_memory", "cache_line"), format_bytes),
+    "caches": lambda sizes: ", ".join(map(format_bytes, sizes)) or "unknown",
     "clock": lambda hertz: f"{hertz / 1e9:.4g} GHz",
     "flops": lambda speed: f"{speed / 1e9:,.0f} GFLOPS",
     "bandwidth": lambda speed: f"{speed / 1e9:,.0f} GB/s",
@@ -66,7 +66,7 @@ def _lines(info: device.DeviceInfo, has_facts: bool) -> list[str]:
     """What is printed of a device, behind its mark."""
     tunings = Tunings(info.identity)
     tuned = len(tunings.winners)
-    row = _FORM.format("", info.address, info.kind, info.compute_units, readable(info.memory), info.name)
+    row = _FORM.format("", info.address, info.kind, info.compute_units, format_bytes(info.memory), info.name)
     lines = [row[2:], f"{'':11}{info.platform}, driver {info.driver}{f', {tuned} tuned' if tuned else ''}"]
     return [*lines, *([_facts_text(info.model.measured(**tunings.speeds))] if has_facts else [])]
 

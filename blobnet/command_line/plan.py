@@ -25,7 +25,7 @@ from blobnet.optimizers import Optimizer
 from blobnet.parallel.world import SHARDS, World, check_world
 from blobnet.planning import make_plan
 from blobnet.planning.report import Limits, report
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 from blobnet.training import scaling
 from blobnet.training.arguments import losses_for
 from blobnet.training.lanes import lane_counts, memory_of_lanes, settings_of
@@ -111,7 +111,7 @@ def _devices_text(options: argparse.Namespace, shards: int, lanes: int, sums: Su
         f"{size // shards}, {shards // count} a device{f', {lanes} at a time' if lanes > 1 else ''}"
     )
     beside = FLOAT32.itemsize * sum(sums.memory().values())
-    yield f"{'sums':<20}{readable(beside)} a device, beside the gradients"
+    yield f"{'sums':<20}{format_bytes(beside)} a device, beside the gradients"
     near = scaling.PROCESSES if kind.is_host else scaling.PROCESSES.behind(scaling.PAGE_LOCKED)
     ways = [(near, sums.parts)]
     if not kind.is_host:
@@ -121,9 +121,9 @@ def _devices_text(options: argparse.Namespace, shards: int, lanes: int, sums: Su
         if not number:
             sent = sum(level.bytes for level in exchanged)
             when = f"{counted(len(sums.parts), 'bucket')}, {'within' if len(sums.parts) > 1 else 'behind'}"
-            yield f"{'exchanged':<20}each sends {readable(sent)} a step, in {when} the backward pass"
+            yield f"{'exchanged':<20}each sends {format_bytes(sent)} a step, in {when} the backward pass"
             for level in exchanged:
-                yield f"{f'  distance {level.distance}':<20}{readable(level.bytes)}"
+                yield f"{f'  distance {level.distance}':<20}{format_bytes(level.bytes)}"
         links = " and ".join(dict.fromkeys(f"{each.link.name} ({each.link.source})" for each in exchanged))
         yield f"{'predicted':<20}{1e3 * sum(level.seconds for level in exchanged):.3g} ms through {links}"
         if options.step_time is not None:

@@ -302,7 +302,7 @@ def _outputs_of_pictures(
         )
         with world.together():
             own = [found(some) for some in world.own(parts)]
-        for read, values, errors in world.dealt(own):
+        for read, values, errors in world.gather_in_order(own):
             for error in errors:
                 report(error, failures)
             if read:

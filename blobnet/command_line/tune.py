@@ -15,7 +15,7 @@ from blobnet.device.device import Device
 from blobnet.device.tuning import LEVELS, Tunings
 from blobnet.errors import OptionError
 from blobnet.examination import layer_cases
-from blobnet.launch.task import Task, Way
+from blobnet.launch.task import Task, Variant
 
 _ROW = "{:<44} {:>3} {:>8} {:>8}  {}"
 _BAR = "{percentage:3.0f}%|{bar:16}| {elapsed}<{remaining} {desc}"
@@ -64,11 +64,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _measure(tuner: Tuner, tunings: Tunings) -> None:
     """Measures with a bar below the rows, where there is a terminal."""
-    begun: set[tuple[Task, Way]] = set()
+    begun: set[tuple[Task, Variant]] = set()
     settings = {"bar_format": _BAR, "dynamic_ncols": True, "leave": False}
     with tqdm(total=tuner.measurements, disable=None if tuner.jobs else True, **settings) as bar:
 
-        def advance(task: Task, way: Way) -> None:
+        def advance(task: Task, way: Variant) -> None:
             bar.set_description_str(f"{task}: {way}", refresh=False)
             bar.update(len({(task, way)} - begun))
             begun.add((task, way))

@@ -15,7 +15,7 @@ from functools import lru_cache
 from blobnet.contraction.costs import predict
 from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement, Tensor, unused
 from blobnet.contraction.layout import Layout
-from blobnet.contraction.lowering import Lowered, Place, Step, grouped, lower, needed_halos
+from blobnet.contraction.lowering import LoweredProgram, Place, Step, grouped, lower, needed_halos
 from blobnet.contraction.schedule import Schedule, prepared
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.source import program_text
@@ -24,7 +24,7 @@ from blobnet.errors import KernelError, ShapeError
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, group_size
 from blobnet.launch.kernel_source import KernelSource
-from blobnet.launch.task import Way
+from blobnet.launch.task import Variant
 from blobnet.memory.blob import FLOAT32, BlobLayout, Halo
 
 Operand = Blob | Array
@@ -52,7 +52,7 @@ def calls(
             same cells alone.
         label: for people, ``conv1 forward``; also the name under which memory is asked for.
         batch: the plan's samples; a batch may have fewer.
-        memory: gives (name, elements, per_sample) room, as :meth:`blobnet.layers.base.Site.memory` does.
+        memory: gives (name, elements, per_sample) room, as :meth:`blobnet.layers.base.LayerContext.memory` does.
         tuning: whose model says for which device. A kernel that its driver does not build is among what is ``broken``
             for its choices, and made anew without vectors and local memory.
         accumulate: outputs that are added to what is there.
@@ -84,7 +84,7 @@ def cycles(
     return _lowered_for(program, operands, label, batch, tuning, accumulate)[1]
 
 
-def launches(lowered: Lowered, operands: Mapping[str, Operand], label: str) -> list[KernelCall]:
+def launches(lowered: LoweredProgram, operands: Mapping[str, Operand], label: str) -> list[KernelCall]:
     """The calls of a program that is lowered; ``operands`` has its own buffers, too."""
     text = program_text(step.kernel for step in lowered.steps)
     return [_call(step, text, operands, label) for step in lowered.steps]
@@ -232,7 +232,7 @@ def _lowered_for(
     batch: int,
     tuning: Tuning,
     accumulate: Collection[str],
-) -> tuple[Lowered, float]:
+) -> tuple[LoweredProgram, float]:
     """A program for where its operands lie, and the cycles that its launches should take."""
     aliases = _aliases(program, operands, label)
     tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
@@ -247,8 +247,8 @@ def _lowered(
     places: tuple[tuple[str, Place], ...],
     aliases: tuple[tuple[str, str], ...],
     model: DeviceModel,
-    broken: frozenset[Way],
-) -> tuple[Lowered, float]:
+    broken: frozenset[Variant],
+) -> tuple[LoweredProgram, float]:
     predicted: list[float] = []
 
     def choose(table: Table) -> Schedule:
@@ -259,9 +259,9 @@ def _lowered(
     return lower(program, choose, dict(places), dict(aliases), group_size(model)), sum(predicted)
 
 
-def _way(table: Table) -> Way:
+def _way(table: Table) -> Variant:
     """A schedule for a table, among the ways to compute that a driver may not build."""
-    return Way(_VARIANT, f"{table.stores[0].operand.name}:{zlib.crc32(repr(table).encode()):08x}")
+    return Variant(_VARIANT, f"{table.stores[0].operand.name}:{zlib.crc32(repr(table).encode()):08x}")
 
 
 def _call(step: Step, text: str, operands: Mapping[str, Operand], label: str) -> KernelCall:

@@ -45,7 +45,7 @@ _CACHES, _REGISTER_FILE = (1 << 15, 1 << 20, 1 << 25), 1 << 18
 #: Of the values that a GPU's work-item reads in a loop the part that it holds; its registers for all else.
 HELD, OTHER_REGISTERS = 0.6, 28
 #: Registers that a GPU's work-item has in any case: no more of them are under way at a time than have room then.
-_LEAST_REGISTERS = 32
+_MIN_REGISTERS = 32
 #: Products of matrices, fitted to 338 times on an NVIDIA H200 (docs/performance.md). Parts of a multiply-add that a
 #: load from local memory takes, one from global memory, and a step with its barrier; the best speed, in multiply-adds
 #: of a compute unit a cycle; instructions of a division in each place of the depth that a work-item loads.
@@ -69,7 +69,7 @@ PAGES = 1024
 #: Bytes that the last cache, and memory, would bring while they begin with a run of neighbours.
 RUN_STARTS = 64, 512
 #: Lanes of a vector that a GPU's work-item loads at once; cycles of a barrier, and of what is read behind it.
-MOST_WIDE, COMBINE_START = 4, 60
+MAX_WIDE, COMBINE_START = 4, 60
 #: Cycles of a vector of every second element, besides those of its two halves.
 EVEN = 3.0
 
@@ -107,7 +107,7 @@ class Prediction:
 def predict(table: Table, schedule: Schedule, device: DeviceModel) -> Prediction:
     """What a table, whose indexes are joined, comes to under a schedule."""
     model = Model(table, device)
-    return model.gpu(schedule) if device.items_are_lanes else model.cpu(schedule)
+    return model.gpu(schedule) if device.is_simt else model.cpu(schedule)
 
 
 class Model:
@@ -349,7 +349,7 @@ class Model:
                 loads += number
             else:
                 if key in schedule.wide:
-                    number /= min(MOST_WIDE, self.run(key, tiles, schedule.unrolled, vector))
+                    number /= min(MAX_WIDE, self.run(key, tiles, schedule.unrolled, vector))
                 moved = [name for name, tile in tiles.items() if tile.threads > 1] + [shared] * (share > 1)
                 near = any(strides.get(name) == 1 for name in moved)
                 still = not any(name in strides for name in moved)
@@ -361,7 +361,7 @@ class Model:
         registers = self.held(tiles, schedule.unrolled)
         resident = min(
             self.register_file // (registers * threads),
-            self.register_file // (_LEAST_REGISTERS * threads),
+            self.register_file // (_MIN_REGISTERS * threads),
             32,
             (device.core_memory or 2 * device.local_memory) // (FLOAT32.itemsize * local + 1024),
         )

@@ -35,7 +35,7 @@ from blobnet.errors import OptionError
 ZERO, ONE = Number(0.0), Number(1.0)
 
 #: Places of terms are compared as floats, which are exact below.
-MOST_PLACES = 2**24
+MAX_PLACES = 2**24
 
 
 def differentiate(program: Program, wanted: Iterable[str] | None = None) -> Program:
@@ -167,7 +167,7 @@ class _Differentiation:
         """The place of the first term of a maximum or minimum that equals the result."""
         output, place = statement.output, self.place(statement)
         terms = place.form.range(statement.box).stop
-        if terms > MOST_PLACES:
+        if terms > MAX_PLACES:
             kind = "maximum" if statement.aggregation == ">" else "minimum"
             raise OptionError(f"gradient of {output}", f"a {kind} must be over no more than 2^24 terms", terms=terms)
         first = Read(self.new(f"first_{output.tensor.name}", output.tensor.shape), output.map)

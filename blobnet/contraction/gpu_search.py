@@ -95,7 +95,7 @@ def _matrices(table: Table, model: Model, base: Schedule) -> Iterator[Schedule]:
                 packed=packed,
                 split=(depth[0], splits) if splits > 1 else ("", 1),
             )
-            is_cheap = device.has_dear_addresses and can_be_cheap(table, schedule)
+            is_cheap = device.prefers_32bit_addresses and can_be_cheap(table, schedule)
             schedule = replace(schedule, cheap_addresses=is_cheap)
             if splits > 1 and (model.points < 64 * splits or model.product_groups(schedule) > 8 * device.compute_units):
                 continue

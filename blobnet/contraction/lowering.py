@@ -58,9 +58,9 @@ from blobnet.launch.kernel_call import GROUP_SIZE
 from blobnet.memory.blob import FLOAT32, StorageType
 
 #: Times its data that a tensor's memory may be for its zeros; beyond that, loops are clamped.
-MOST_ZEROS = 4
+MAX_ZEROS = 4
 #: Rows of two tensors get the same pitch if none grows by more than this.
-MOST_PITCH = 1.3
+MAX_PITCH = 1.3
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Lowered:
+class LoweredProgram:
     """A program for a device.
 
     Args:
@@ -135,7 +135,7 @@ def lower(
     places: Mapping[str, Place] | None = None,
     aliases: Mapping[str, str] | None = None,
     most_threads: int = GROUP_SIZE,
-) -> Lowered:
+) -> LoweredProgram:
     """The launches of a program.
 
     Args:
@@ -181,7 +181,7 @@ def lower(
             kernel = generate(table, schedule, entry, units, types)
             steps.append(Step(table, schedule, kernel, whole, frozenset(table.buffers) - padded))
     by_sample = frozenset(name for name, axis in samples.items() if name in elements and axis == 0)
-    return Lowered(program, layouts, elements, tuple(steps), by_sample, types)
+    return LoweredProgram(program, layouts, elements, tuple(steps), by_sample, types)
 
 
 def _in_place(tables: Sequence[Table], output: str, source: str) -> list[Table]:
@@ -342,7 +342,7 @@ def needed_halos(
             old = merged.get(read.tensor.name, halos[read.tensor.name])
             merged[read.tensor.name] = tuple((max(a, c), max(b, d)) for (a, b), (c, d) in zip(old, halo, strict=True))
         bearable = all(
-            Layout.padded(tensors[name].shape, halo).elements <= MOST_ZEROS * tensors[name].elements + 4096
+            Layout.padded(tensors[name].shape, halo).elements <= MAX_ZEROS * tensors[name].elements + 4096
             for name, halo in merged.items()
         )
         if bearable:
@@ -378,7 +378,7 @@ def laid_out(program: Program, groups: Sequence[Group], places: Mapping[str, Pla
         for group in groups:
             for name, other in _same_rows(group):
                 pitch = max(pitches[name], pitches[other])
-                if pitch <= MOST_PITCH * min(tensors[name].shape[-1], tensors[other].shape[-1]):
+                if pitch <= MAX_PITCH * min(tensors[name].shape[-1], tensors[other].shape[-1]):
                     pitches[name] = pitches[other] = pitch
         if pitches == before:
             break

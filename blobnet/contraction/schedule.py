@@ -47,7 +47,7 @@ from blobnet.errors import OptionError, near_matches
 from blobnet.memory.blob import FLOAT32
 
 #: Statements that the innermost loop is unrolled to at most, and results that a work-item keeps.
-MOST_STATEMENTS = 2048
+MAX_STATEMENTS = 2048
 LANES = (1, 2, 4, 8, 16)
 #: Of so many partial results of a shared index one is made at a time: as many barriers as this has powers below them.
 RADIX = 4
@@ -357,8 +357,8 @@ def check(table: Table, schedule: Schedule, most_threads: int = 1 << 30, local_m
         if name in outputs or name in tied or name in (schedule.vector, table.sample_reduction):
             rule = f"{name} must be a reduction index without constraints or lanes, not over samples, to be unrolled"
             raise _bad(rule, schedule=schedule)
-    if statements(table, schedule) > MOST_STATEMENTS:
-        rule = f"the innermost loop must have no more than {MOST_STATEMENTS} multiply-adds"
+    if statements(table, schedule) > MAX_STATEMENTS:
+        rule = f"the innermost loop must have no more than {MAX_STATEMENTS} multiply-adds"
         raise _bad(rule, multiply_adds=statements(table, schedule), schedule=schedule)
     for name in schedule.chunks:
         if name in outputs or not schedule.local:

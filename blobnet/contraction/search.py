@@ -24,11 +24,11 @@ _MARGIN = 1.1
 #: Values of a reduction index that are written out at most, and multiply-adds in a loop.
 _UNROLL, _STATEMENTS = 11, 110
 #: Parts of a split sum.
-_MOST_PARTS = 64
+_MAX_PARTS = 64
 #: Lanes of a vector at least: compilers make nothing of fewer.
-_LEAST_LANES = 4
+_MIN_LANES = 4
 #: Steps of a loop that what it reads from afar is asked for ahead, and steps from which on that is worth it.
-_AHEAD, _LEAST_STEPS = 8, 32
+_AHEAD, _MIN_STEPS = 8, 32
 #: Cycles that a group should take at least, and groups that each compute unit should have.
 _GROUP_CYCLES, _GROUPS = 20000, 8
 
@@ -70,7 +70,7 @@ def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule
     for base in _bases(table, device):
         joined = prepared(table, base)
         model = Model(joined, device)
-        if device.items_are_lanes:
+        if device.is_simt:
             found += gpu_schedules(joined, model, base)
             continue
         for vector, lanes, packed in _vectors(joined, device):
@@ -91,7 +91,7 @@ def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule
 def _bases(table: Table, device: DeviceModel) -> list[Schedule]:
     """What of the table a kernel makes, and its indexes."""
     peels = [""]
-    if not device.items_are_lanes:
+    if not device.is_simt:
         store = table.stores[0].operand
         near = [index for index in table.outputs if abs(store.stride(index.name)) == 1 and can_peel(table, index.name)]
         peels += [index.name for index in near if 2 * len(interior(table, index.name)) > index.extent]
@@ -133,7 +133,7 @@ def _vectors(table: Table, device: DeviceModel) -> Iterator[tuple[str, int, tupl
     tied, widest = constrained(table), min(device.lanes, LANES[-1])
     model = Model(table, device)
     yield "", 1, ()
-    if device.lanes == 1 or device.items_are_lanes:
+    if device.lanes == 1 or device.is_simt:
         return
     uses_place = any(isinstance(node, Position) for node in table.expression.walk())
     for index in table.indexes:
@@ -145,11 +145,11 @@ def _vectors(table: Table, device: DeviceModel) -> Iterator[tuple[str, int, tupl
         lanes = 1 << (min(index.extent, widest).bit_length() - 1)
         if not index.is_output:
             if steps <= {1, 2} and name != table.sample_reduction and table.aggregation != "=" and not uses_place:
-                while lanes >= _LEAST_LANES:
+                while lanes >= _MIN_LANES:
                     yield name, lanes, ()
                     lanes = lanes // 2 if index.extent % lanes else 0
             continue
-        if lanes >= _LEAST_LANES and (steps <= {1, 2} or model.store.stride(name) == 1):
+        if lanes >= _MIN_LANES and (steps <= {1, 2} or model.store.stride(name) == 1):
             yield name, lanes, ()
         if tied or not moved or (steps == {1} and not any(model.conflicts(model.strides[key], ()) for key in moved)):
             continue
@@ -267,7 +267,7 @@ def _orders(table: Table, model: Model, schedule: Schedule) -> Iterator[Schedule
 def _parts(extent: int) -> list[int]:
     """In how many parts a range may be split, a third apart at least: those that divide it, and others between."""
     found = [1]
-    for parts in range(2, min(extent, _MOST_PARTS) + 1):
+    for parts in range(2, min(extent, _MAX_PARTS) + 1):
         is_even = extent % parts == 0
         # The last part is shorter, and none is empty.
         is_full = -(-extent // -(-extent // parts)) == parts
@@ -279,7 +279,7 @@ def _parts(extent: int) -> list[int]:
 def _ahead(model: Model, schedule: Schedule) -> int:
     """Steps of the innermost loop that vectors are asked for ahead: processors see coming what lies in one row."""
     loops = [name for name in schedule.order if name in model.reductions and model.extents[name] > 1]
-    if not loops or model.extents[loops[-1]] < _LEAST_STEPS or schedule.vector not in model.outputs:
+    if not loops or model.extents[loops[-1]] < _MIN_STEPS or schedule.vector not in model.outputs:
         return 0
     moved = [strides for strides in model.strides.values() if strides.get(schedule.vector) == 1]
     return _AHEAD if any(strides.get(loops[-1], 0) > schedule.lanes for strides in moved) else 0

@@ -38,7 +38,7 @@ from blobnet.launch.kernel_call import PRECISIONS, Tuning
 from blobnet.memory.blob import FLOAT32, FloatArray, Padding, storage_type
 from blobnet.support import child_process
 from blobnet.support.cores import usable_cores
-from blobnet.support.lru import Recent
+from blobnet.support.lru import LRUCache
 from blobnet.support.regular_file import check_regular
 from blobnet.support.system import untouched_memory
 from blobnet.support.user_cache import cache_folder, has_room, is_usable, read_entry, temporary_folder, write_entry
@@ -53,15 +53,15 @@ _POCL_CACHE = "POCL_CACHE_DIR"
 #: background (kernels/local_copy.h).
 _AMPERE = (8, 0)
 #: The lanes from which on Intel's compiler does not choose them by what it spills.
-_LEAST_ASKED_LANES = 16
+_MIN_ASKED_LANES = 16
 #: What buffers are filled with, word by word.
 _ZERO = np.zeros(1, np.uint32)
 #: What lies around guarded buffers.
 _CANARY = 0x7FC0CA7A
 #: Programs that a device keeps at least for who asks again; each may take megabytes of the process's memory.
-MOST_PROGRAMS = 256
+MAX_PROGRAMS = 256
 #: Threads at least that load programs: each waits for Python between two of the driver's calls.
-_LEAST_LOADERS = 4
+_MIN_LOADERS = 4
 #: Sources that are worth a child process of their own, which takes 0.3 s to start.
 _SOURCES_OF_A_CHILD = 4
 BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
@@ -75,7 +75,7 @@ _TRIAL_BYTES = 1 << 32
 BATCHES_AHEAD, BYTES_AHEAD = 16, 1 << 20
 #: Bytes of exported memory on which NVIDIA's driver 580.159 crashes, as on more; nothing between 128 MB and these was
 #: tried.
-_LEAST_CRASH = 1 << 31
+_MIN_CRASH = 1 << 31
 #: Bytes of a page, which no two buffers share, and of a large one.
 _PAGE, _LARGE_PAGE = 1 << 12, 1 << 21
 #: What drivers say of a device that is gone or was reset, and what there is to do.
@@ -121,7 +121,7 @@ class Exported(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Lent:
+class HostBuffer:
     """Memory of this process that kernels read where it lies, on a device that ``reads_host``.
 
     Attributes:
@@ -529,7 +529,7 @@ def preamble(model: DeviceModel) -> str:
         return ""
     if model.is_host:
         return _of_kernels("intel_vec_len_hint(1)")
-    return _of_kernels(f"intel_reqd_sub_group_size({model.lanes})") if model.lanes >= _LEAST_ASKED_LANES else ""
+    return _of_kernels(f"intel_reqd_sub_group_size({model.lanes})") if model.lanes >= _MIN_ASKED_LANES else ""
 
 
 def _of_kernels(attribute: str) -> str:
@@ -566,12 +566,12 @@ class Device:
         features += ["-DTAKES_PREFETCH"] if self.is_host and self._driver.takes_prefetch else []
         self._build_options = [*BUILD_OPTIONS, *features]
         self._preamble = preamble(self.info.model)
-        self._programs: Recent[str, _Built] = Recent(MOST_PROGRAMS)
+        self._programs: LRUCache[str, _Built] = LRUCache(MAX_PROGRAMS)
         #: The bundles that sources were built in, as far as it is known, by digest.
         self._bundles: dict[str, str] = {}
         #: What a compiler said last in the child process that it crashed, by the program's digest.
         self._crashed: dict[str, str] = {}
-        #: Programs that are being loaded, by digest: see :meth:`foreseeing`.
+        #: Programs that are being loaded, by digest: see :meth:`preload_programs`.
         self._loading: dict[str, Future[cl.Program | None]] = {}
         self._enqueue = None if self.is_host else opencl.function("clEnqueueNDRangeKernel")
 
@@ -676,7 +676,7 @@ class Device:
         Raises:
             DeviceError: the driver refuses it.
         """
-        if memory.size >= _LEAST_CRASH:
+        if memory.size >= _MIN_CRASH:
             rule = "the driver must take memory that CUDA has exported, and crashes from 2 GiB on"
             raise DeviceError(self.info.name, rule, bytes=memory.size)
         code, descriptor = ctypes.c_int(), memory.export()
@@ -727,7 +727,7 @@ class Device:
 
     @cached_property
     def reads_host(self) -> bool:
-        """Whether kernels may read any memory of this process: see Lent."""
+        """Whether kernels may read any memory of this process: see HostBuffer."""
         capabilities = _asked(self.info.handle, "svm_capabilities") or 0
         return opencl.SET_POINTER is not None and bool(capabilities & cl.device_svm_capabilities.FINE_GRAIN_SYSTEM)
 
@@ -908,19 +908,19 @@ class Device:
             rule = f"{self.info.name} must find the kernel {entry!r} in the program"
             raise BuildError(what, rule, cause=error, hint="is that its name in the source?") from error
 
-    def make_room(self, programs: int) -> None:
-        """Keeps so many programs from now on, if that is more than MOST_PROGRAMS: all that one plan needs.
+    def set_cache_limit(self, programs: int) -> None:
+        """Keeps so many programs from now on, if that is more than MAX_PROGRAMS: all that one plan needs.
 
         Those that were asked for longest ago are forgotten. Kernel objects live on: a driver keeps what they need.
         """
-        self._programs.limit(max(MOST_PROGRAMS, programs))
+        self._programs.limit(max(MAX_PROGRAMS, programs))
 
     def entry(self, name: str) -> Path:
         """The file of the cache for what is of use with this device and driver alone."""
         return self._folder / name
 
     @contextlib.contextmanager
-    def foreseeing(self, purpose: str) -> Iterator[set[str]]:
+    def preload_programs(self, purpose: str) -> Iterator[set[str]]:
         """Loads, beside what the caller does, the programs that a purpose needed the last time.
 
         Gives a set for the sources of those that it needs now. What it needs no more was loaded in vain, no worse.
@@ -943,7 +943,7 @@ class Device:
             self._note(record, known, map(self._digest, needed))
 
     def _note(self, record: Path, known: bytes | None, digests: Iterable[str]) -> None:
-        """Keeps what :meth:`foreseeing` finds the next time, if it is not what was known."""
+        """Keeps what :meth:`preload_programs` finds the next time, if it is not what was known."""
         programs: dict[str, list[str]] = {}
         for digest in sorted(digests):
             programs.setdefault(self._program_of(digest), []).append(digest)
@@ -956,7 +956,7 @@ class Device:
     @contextlib.contextmanager
     def _loaders(self) -> Iterator[ThreadPoolExecutor]:
         """Threads for the driver's work; all is done at the end."""
-        with _without_remarks(), ThreadPoolExecutor(max(_LEAST_LOADERS, usable_cores())) as pool:
+        with _without_remarks(), ThreadPoolExecutor(max(_MIN_LOADERS, usable_cores())) as pool:
             yield pool
 
     def _program_of(self, digest: str) -> str:
@@ -984,7 +984,7 @@ class Device:
         return None
 
     def build(self, source: str, what: str) -> _Built:
-        """A program, built once as long as it is kept: see :meth:`make_room`.
+        """A program, built once as long as it is kept: see :meth:`set_cache_limit`.
 
         Raises:
             BuildError: the driver refuses the source; names ``what``, the log and a file with the source.
@@ -1211,7 +1211,7 @@ class Device:
 
         NOTE: pyopencl takes 9 us for a value, since it tries all else before, and a network has ten thousand.
         """
-        if isinstance(value, Lent):
+        if isinstance(value, HostBuffer):
             assert opencl.SET_POINTER is not None, "it is lent where the device reads it"
             pointer = value.values.__array_interface__["data"][0]  # NOTE: ``ctypes.data`` takes five times as long.
             if code := opencl.SET_POINTER(kernel.int_ptr, index, pointer):
@@ -1369,7 +1369,7 @@ def _failure(error: cl.Error, subject: str, rule: str, **received: object) -> De
     return kind(subject, rule, hint=_LOST_HINT if is_lost else None, cause=error, **received)
 
 
-class Feed:
+class StagingRing:
     """A way to the start of a buffer for small arrays that come one after another, while the device works.
 
     An array is copied to memory of which there are pieces that take turns, page-locked on a GPU; the device fetches it

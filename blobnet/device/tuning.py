@@ -19,7 +19,7 @@ from typing import Any
 from blobnet.errors import FileError, warn
 from blobnet.hardware.device_model import Answers, model_of
 from blobnet.launch.kernel_source import fingerprint
-from blobnet.launch.task import Choices, Fault, Task, Way
+from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant
 from blobnet.support.regular_file import check_regular
 from blobnet.support.user_cache import cache_folder, is_own, locked, make_folder, seal, write_atomically
 
@@ -48,9 +48,9 @@ class Winner:
     ``level`` says among how many it won: see LEVELS.
     """
 
-    candidate: Way
+    candidate: Variant
     ms: float
-    default: Way
+    default: Variant
     default_ms: float
     level: str
 
@@ -59,7 +59,7 @@ class Winner:
         """A winner from a file; TypeError, ValueError or KeyError if it is none."""
         LEVELS.index(values["level"])
         times = {name: float(values[name]) for name in ("ms", "default_ms")}
-        ways = {name: Way.parse(values[name]) for name in ("candidate", "default")}
+        ways = {name: Variant.parse(values[name]) for name in ("candidate", "default")}
         return cls(ways["candidate"], times["ms"], ways["default"], times["default_ms"], values["level"])
 
 
@@ -83,10 +83,10 @@ class _Content:
     """
 
     tasks: dict[Task, Winner] = field(default_factory=dict)
-    broken: set[Fault] = field(default_factory=set)
+    broken: set[BrokenVariant] = field(default_factory=set)
     speeds: dict[str, float] = field(default_factory=dict)
-    denied: dict[Fault, str] = field(default_factory=dict)
-    verified: set[Fault] = field(default_factory=set)
+    denied: dict[BrokenVariant, str] = field(default_factory=dict)
+    verified: set[BrokenVariant] = field(default_factory=set)
 
     def add(self, other: _Content) -> None:
         """Takes in what another holds."""
@@ -96,7 +96,7 @@ class _Content:
         self.denied |= other.denied
         self.verified |= other.verified
 
-    def lift(self, faults: Collection[Fault]) -> None:
+    def lift(self, faults: Collection[BrokenVariant]) -> None:
         """Takes what is right after all off the list of what is denied."""
         for fault in faults:
             self.denied.pop(fault, None)
@@ -125,7 +125,7 @@ class Tunings:
         return self._read()
 
     @cached_property
-    def shipped(self) -> tuple[Mapping[Task, Way], ...]:
+    def shipped(self) -> tuple[Mapping[Task, Variant], ...]:
         """The candidates by task that blobnet brings for this device and its relatives, the nearest first."""
         contents = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(_shipped_folder().glob("*.json"))]
         relatives = [model_of(answers_in(content)).relatives for content in contents]
@@ -144,26 +144,28 @@ class Tunings:
         return self._measured.tasks
 
     @cached_property
-    def choices(self) -> Choices:
+    def choices(self) -> TunedChoices:
         """The candidates that were measured as the fastest, here or where blobnet comes from, and what is broken."""
-        return Choices(({task: winner.candidate for task, winner in self.winners.items()}, *self.shipped), self.broken)
+        return TunedChoices(
+            ({task: winner.candidate for task, winner in self.winners.items()}, *self.shipped), self.broken
+        )
 
     @property
-    def broken(self) -> frozenset[Fault]:
+    def broken(self) -> frozenset[BrokenVariant]:
         """What this driver does not build, or builds wrongly."""
         return frozenset(self._measured.broken | self.denied.keys())
 
     @property
-    def denied(self) -> Mapping[Fault, str]:
+    def denied(self) -> Mapping[BrokenVariant, str]:
         """Of what is broken: what ``blobnet doctor``, or the check of a first use, has found, with its verdict."""
         return self._measured.denied
 
     @property
-    def verified(self) -> frozenset[Fault]:
+    def verified(self) -> frozenset[BrokenVariant]:
         """The ways that have passed a check here, as the faults that they are not."""
         return frozenset(self._measured.verified)
 
-    def judge(self, denied: Mapping[Fault, str], verified: Iterable[Fault]) -> None:
+    def judge(self, denied: Mapping[BrokenVariant, str], verified: Iterable[BrokenVariant]) -> None:
         """Keeps what checks have found: what must not be used, with the verdict, and what is right now.
 
         Raises:
@@ -183,7 +185,7 @@ class Tunings:
         """Keeps the winner of a task, at once; FileError if the file cannot be written."""
         self._keep(_Content({task: winner}))
 
-    def mark_broken(self, *faults: Fault) -> None:
+    def mark_broken(self, *faults: BrokenVariant) -> None:
         """Keeps candidates or variants from being chosen; FileError if the file cannot be written."""
         self._keep(_Content(broken=set(faults)))
 
@@ -232,12 +234,12 @@ class Tunings:
             raise FileError(str(path), "the file must be writable", cause=error) from error
         return path
 
-    def _keep(self, found: _Content, lifted: Collection[Fault] = ()) -> None:
+    def _keep(self, found: _Content, lifted: Collection[BrokenVariant] = ()) -> None:
         self._measured.add(found)
         self._measured.lift(lifted)
         self._save(found, lifted)
 
-    def _save(self, found: _Content, lifted: Collection[Fault] = ()) -> None:
+    def _save(self, found: _Content, lifted: Collection[BrokenVariant] = ()) -> None:
         vars(self).pop("choices", None)
         try:
             make_folder(self.path.parent)
@@ -284,8 +286,10 @@ class Tunings:
                 is_old = given is None and not values.get("tasks") and not values.get("denied")
                 return _Content() if is_old else self._useless(damaged, seal=given)
             speeds = {name: float(values["speeds"][name]) for name in SPEEDS if name in values["speeds"]}
-            denied = {Fault.parse(name): str(verdict) for name, verdict in values.get("denied", {}).items()}
-            broken, verified = ({Fault.parse(name) for name in values.get(key, ())} for key in ("broken", "verified"))
+            denied = {BrokenVariant.parse(name): str(verdict) for name, verdict in values.get("denied", {}).items()}
+            broken, verified = (
+                {BrokenVariant.parse(name) for name in values.get(key, ())} for key in ("broken", "verified")
+            )
             content = _Content(parse_winners(values), broken, speeds, denied, verified - denied.keys())
             identity = {name: values[name] for name in self.identity}
             kernels = values["kernels"]

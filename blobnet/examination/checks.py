@@ -16,8 +16,8 @@ from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.launch.kernel_call import Tuning
-from blobnet.launch.task import Choices, Fault, Task, Way
-from blobnet.layers.base import Layer, Site
+from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant
+from blobnet.layers.base import Layer, LayerContext
 from blobnet.losses import MeanSquaredError
 from blobnet.memory.blob import Shape
 from blobnet.network.graph import Graph, from_nodes
@@ -35,7 +35,7 @@ ARRANGEMENTS: Mapping[str, Mapping[str, Any]] = {
 }
 _VARIANTS = {variant for item in IMPLEMENTATIONS.values() for variant in item.variants}
 #: Of a layer that has one way to compute, whatever that is.
-_NO_WAY = Way("")
+_NO_WAY = Variant("")
 #: Random layers that are drawn in vain at most: what was not found by then has no candidates on this device.
 _DRAWS = 100
 #: Samples of a check of a way that was tuned or planned, and the largest odd planes for it.
@@ -46,11 +46,11 @@ class Examinable(Protocol):
     """What a process of its own may examine, and a report shows."""
 
     @property
-    def way(self) -> Way:
+    def way(self) -> Variant:
         """How it is computed, where there are several ways."""
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> BrokenVariant | None:
         """What a planner must do without where this fails; None where there is no other way."""
 
     @property
@@ -87,7 +87,7 @@ class Check:
     odd: Shape | None = None
     count: int = _COUNT
     direction: str = ""
-    way: Way = _NO_WAY
+    way: Variant = _NO_WAY
     precision: str = "fp32"
     arrangement: str = "own pitches"
     seed: int = 0
@@ -99,9 +99,9 @@ class Check:
         return str(getattr(self.layer, "family", self.layer.kind.lower()))
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> BrokenVariant | None:
         """What a planner must do without where this fails; None where there is no other way."""
-        return Fault(self.way, self.family, self.direction) if self.direction else None
+        return BrokenVariant(self.way, self.family, self.direction) if self.direction else None
 
     @property
     def title(self) -> str:
@@ -134,7 +134,7 @@ class Check:
             "layer": Layer.kinds[values["layer"]["kind"]](**config),
             "shapes": tuple(Shape(*sizes) for sizes in values["shapes"]),
             "odd": values["odd"] and Shape(*values["odd"]),
-            "way": Way.parse(values["way"]),
+            "way": Variant.parse(values["way"]),
         }
         return cls(**{**values, **own})
 
@@ -178,7 +178,7 @@ def draw(generator: np.random.Generator, families: tuple[str, ...]) -> Drawn:
     return layer, Shape(units * groups, height, width), count
 
 
-def plan_alone(layer: Layer, shape: Shape, count: int, tuning: Tuning) -> tuple[Plan, Site]:
+def plan_alone(layer: Layer, shape: Shape, count: int, tuning: Tuning) -> tuple[Plan, LayerContext]:
     """The training plan of a layer alone, with the delta of its input, and what the layer is given there."""
     sizes = shape.dimensions
     source = layers.Input(sizes[0], *((None, *sizes[1:]) if shape.rank == 1 else sizes[1:]))()
@@ -197,8 +197,8 @@ def checks_of_implementations(tuning: Tuning, times: int, seed: int) -> list[Che
     At another precision than fp32: those that compute in it alone.
     """
     generator, found, reached = np.random.default_rng(seed), list[Check](), Counter[tuple[str, str, str]]()
-    plain_tuning = replace(tuning, choices=Choices())
-    lanes = tuning.model.items_are_lanes
+    plain_tuning = replace(tuning, choices=TunedChoices())
+    lanes = tuning.model.is_simt
     own = [
         item for item in IMPLEMENTATIONS.values() if item.lanes in (None, lanes) and item.precision == tuning.precision
     ]
@@ -214,7 +214,7 @@ def checks_of_implementations(tuning: Tuning, times: int, seed: int) -> list[Che
                 if reached[key] < times:
                     arrangement = list(ARRANGEMENTS)[reached[key] % len(ARRANGEMENTS)]
                     settings: dict[str, Any] = {"precision": tuning.precision, "seed": seed + len(found)}
-                    settings |= {"arrangement": arrangement, "way": Way(key[1])}
+                    settings |= {"arrangement": arrangement, "way": Variant(key[1])}
                     found.append(Check(layer, (shape,), None, count, direction, **settings))
                     reached[key] += 1
                     in_vain = 0
@@ -265,7 +265,7 @@ def checks_of_layers(*, thorough: bool, seed: int) -> list[Check]:
 # -- ways that were tuned, or are planned ------------------------------------------------------------------------------
 
 
-def check_of_way(layer: Layer, shape: Shape, task: Task, way: Way, purpose: str) -> Check:
+def check_of_way(layer: Layer, shape: Shape, task: Task, way: Variant, purpose: str) -> Check:
     """A check of one way for a task of a layer: on small odd planes if it is for those too, else on its own."""
     _, *sides = shape.dimensions
     odd = Shape(shape.units, *(min(size - 1 + size % 2, _ODD_SIDE) or 1 for size in sides))
@@ -274,13 +274,13 @@ def check_of_way(layer: Layer, shape: Shape, task: Task, way: Way, purpose: str)
     )
 
 
-def checks_of_plan(plan: Plan, known: Iterable[Fault]) -> Iterator[Check]:
+def checks_of_plan(plan: Plan, known: Iterable[BrokenVariant]) -> Iterator[Check]:
     """For each way in a plan that is not among the ``known`` ones: a check of it, on a layer that has it."""
     seen, graph = set(known), plan.graph
     for _, call in plan.calls:
         if call.task is None or call.way is None or call.vertex is None:
             continue
-        fault = Fault.of(call.task, call.way)
+        fault = BrokenVariant.of(call.task, call.way)
         if fault in seen or call.way.variant not in _VARIANTS:
             continue
         seen.add(fault)

@@ -16,7 +16,7 @@ from blobnet.examination.checks import ARRANGEMENTS, PHASE_OF, Check
 from blobnet.examination.layer_references import Backward, Float64Array, Reference, reference_of
 from blobnet.examination.measured import PHASES, Arrangement, Bench, Problem, bits, make_problem
 from blobnet.launch.kernel_call import KernelCall, Tuning
-from blobnet.launch.task import Choices
+from blobnet.launch.task import TunedChoices
 
 #: Verdicts: all but the first two are failures, and all but NOT_HERE and FAILED say that something must not be used.
 OK, NOT_HERE = "ok", "not here"
@@ -156,12 +156,12 @@ def _bench_of_way(device: Device, check: Check, problem: Problem, arrangement: A
         return bench if any(bench.calls.values()) else None
     variant = frozenset({check.way.variant})
 
-    def bench_for(choices: Choices) -> Bench:
+    def bench_for(choices: TunedChoices) -> Bench:
         # What is known as broken may have been mended.
         tuning: Tuning = replace(device.tuning, choices=choices)
         return Bench(device, problem, arrangement, tuning, as_planned=True)
 
-    bench = bench_for(Choices(only=variant))
+    bench = bench_for(TunedChoices(only=variant))
     tasks = problem.layer.alternatives(bench.site)
     task = next((task for task in tasks if task.direction == check.direction), None)
     ways = [item.way for item in tasks.get(task, ())] if task else []
@@ -169,7 +169,7 @@ def _bench_of_way(device: Device, check: Check, problem: Problem, arrangement: A
         return None
     if not check.way.tile:
         return bench
-    return bench_for(Choices(({task: check.way},), only=variant)) if check.way in ways else None
+    return bench_for(TunedChoices(({task: check.way},), only=variant)) if check.way in ways else None
 
 
 def _examine(bench: Bench, check: Check, known: Finding) -> Finding:

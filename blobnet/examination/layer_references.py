@@ -26,7 +26,7 @@ from blobnet.layers import (
     MaxPool2D,
 )
 from blobnet.layers.base import Layer
-from blobnet.layers.lowered import Bound, Lowered
+from blobnet.layers.lowered import Bound, ContractionLayer
 from blobnet.memory.blob import Shape
 
 Float64Array = npt.NDArray[np.float64]
@@ -70,7 +70,7 @@ def reference_of(layer: Layer, shapes: Sequence[Shape]) -> Reference:
         return Reference(
             lambda inputs, _: forward(inputs[0]), lambda inputs, _, delta: ([backward(inputs[0], delta)], {})
         )
-    if isinstance(layer, Lowered):
+    if isinstance(layer, ContractionLayer):
         return of_statements(layer, shapes)
     raise LookupError(f"there is no float64 reference of {layer}")
 
@@ -204,7 +204,7 @@ def of_batch_norm(layer: BatchNorm) -> Reference:
     return Reference(forward, backward)
 
 
-def of_statements(layer: Lowered, shapes: Sequence[Shape]) -> Reference:
+def of_statements(layer: ContractionLayer, shapes: Sequence[Shape]) -> Reference:
     """What the statements of the contraction language mean that a layer is."""
 
     def given(bound: Bound, inputs: Inputs, parameters: Parameters) -> dict[str, Float64Array]:

@@ -1,8 +1,8 @@
 """One layer alone in hostile memory: what ``blobnet doctor`` and the tests run it on.
 
-A bench makes the blobs, the parameters and the Site of a layer by hand, where a planner would never put them: random
-halos, pitches, slack and unit offsets, NaN wherever the layer has no business, and canaries before and behind every
-buffer. After every phase it checks that only the cells which that phase may write have changed.
+A bench makes the blobs, the parameters and the LayerContext of a layer by hand, where a planner would never put them:
+random halos, pitches, slack and unit offsets, NaN wherever the layer has no business, and canaries before and behind
+every buffer. After every phase it checks that only the cells which that phase may write have changed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from blobnet.device.device import Device, Guarded
 from blobnet.errors import PromiseError
 from blobnet.examination.reference.activation import named
 from blobnet.execution.executor import Executor
-from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, SUM, Step, c_text, norm
+from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, SUM, EpilogueOp, c_text, norm
 from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning, for_model
 from blobnet.layers.activation import Activation
-from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement
 from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Padding, Shape, StorageType
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import PARAMETER_ALIGNMENT, ParameterTable
@@ -222,12 +222,12 @@ class EpilogueValues:
         units = self.residual[:, :1] if per == PER_PLANE_CELL else self.residual
         return units[..., :1, :1][:, :, :1] if per == PER_UNIT else units
 
-    def steps(self, links: Sequence[str], blob: Blob | None) -> tuple[Step, ...]:
+    def steps(self, links: Sequence[str], blob: Blob | None) -> tuple[EpilogueOp, ...]:
         """The epilogue of a chain, whose other blob is this one."""
         known = {
             "norm": self.norm,
-            "prelu": Step("x > 0.0 ? x : SCALE * x", numbers=self.norm.numbers[2:3]),
-            **{link: Step(expression, blob, per=per) for link, (expression, per) in BLOB_LINKS.items()},
+            "prelu": EpilogueOp("x > 0.0 ? x : SCALE * x", numbers=self.norm.numbers[2:3]),
+            **{link: EpilogueOp(expression, blob, per=per) for link, (expression, per) in BLOB_LINKS.items()},
         }
         return tuple(known.get(link) or function_step(link) for link in links)
 
@@ -292,7 +292,7 @@ class Bench:
         layer = problem.layer
         assert layer.name is not None
         steps = self.epilogue.steps(arrangement.links, self.residual)
-        self.site = Site(
+        self.site = LayerContext(
             name=layer.name,
             inputs=self.inputs,
             output=self.output,
@@ -302,7 +302,7 @@ class Bench:
             accumulate=tuple(arrangement.accumulate for _ in inputs),
             training=arrangement.training,
             epilogue=steps,
-            behind=steps if layer.remakes_output and all(step.slope for step in steps) else (),
+            behind=steps if layer.recomputes_output and all(step.slope for step in steps) else (),
             in_place_of=self._in_place_of(),
             batch_size=problem.count,
             tuning=tuning or device.tuning,
@@ -448,7 +448,7 @@ class Bench:
     # -- arrays and buffers ------------------------------------------------------------------------------------------
 
     def _array(self, kind: str, name: str, elements: int, per_sample: int) -> Array:
-        """What Site asks for parameters, gradients and memory."""
+        """What LayerContext asks for parameters, gradients and memory."""
         if kind in ("parameter", "gradient"):
             offset, spec = self._slices[name]
             assert kind == "parameter" or spec.trainable, f"{name} has no gradient"
@@ -671,7 +671,7 @@ class Bench:
         return np.array(self.mirror[buffer][offset : offset + spec.elements].reshape(spec.shape))
 
 
-def function_step(function: str) -> Step:
+def function_step(function: str) -> EpilogueOp:
     """The step that an activation is."""
     step = Activation(function).step
     assert step is not None

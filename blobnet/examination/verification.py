@@ -12,18 +12,18 @@ from blobnet.errors import FileError, warn
 from blobnet.examination.checks import Check, Examinable, checks_of_plan
 from blobnet.examination.children import examine_all
 from blobnet.examination.examination import OK, Finding
-from blobnet.execution.executor import DENIALS_TOLD, MOST_CAUSE
-from blobnet.launch.task import Fault
+from blobnet.execution.executor import DENIALS_TOLD, MAX_CAUSE
+from blobnet.launch.task import BrokenVariant
 from blobnet.planning import Plan
 
 
-def judge(tunings: Tunings, findings: Iterable[tuple[Examinable, Finding]]) -> list[Fault]:
+def judge(tunings: Tunings, findings: Iterable[tuple[Examinable, Finding]]) -> list[BrokenVariant]:
     """Keeps what checks have found in a device's tunings, and gives what is denied by them.
 
     Raises:
         FileError: it cannot be kept beyond this process.
     """
-    denied, passed = dict[Fault, str](), set[Fault]()
+    denied, passed = dict[BrokenVariant, str](), set[BrokenVariant]()
     for check, finding in findings:
         fault = check.fault
         if fault and finding.condemns:
@@ -35,7 +35,7 @@ def judge(tunings: Tunings, findings: Iterable[tuple[Examinable, Finding]]) -> l
     return sorted(denied)
 
 
-def verify_plan(device: Device, plan: Plan) -> list[Fault]:
+def verify_plan(device: Device, plan: Plan) -> list[BrokenVariant]:
     """Checks each way to compute in a plan that was never checked on this device, driver and source.
 
     What fails is denied from now on, with a warning: whoever asked makes another plan.
@@ -48,7 +48,7 @@ def verify_plan(device: Device, plan: Plan) -> list[Fault]:
     for check, finding in examine_all(device.info.identity, list(checks_of_plan(plan, known))):
         found.append((check, finding))
         if finding.is_failure and check.fault:
-            cause = textwrap.shorten(f"{finding.verdict}: {finding.note}", MOST_CAUSE).rstrip(".")
+            cause = textwrap.shorten(f"{finding.verdict}: {finding.note}", MAX_CAUSE).rstrip(".")
             rule = f"{device.info.name} must compute rightly by this variant"
             outcome = "it is left out from now on" if finding.condemns else "it is used nevertheless"
             hint = f"{outcome}; 'blobnet doctor' says more."

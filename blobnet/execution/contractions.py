@@ -12,16 +12,16 @@ import numpy.typing as npt
 
 from blobnet.contraction.calls import launches
 from blobnet.contraction.form import Program
-from blobnet.contraction.lowering import Lowered, lower
+from blobnet.contraction.lowering import LoweredProgram, lower
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table
 from blobnet.device.device import Device
 from blobnet.errors import BuildError, warn
-from blobnet.execution.executor import MOST_CAUSE, bind
+from blobnet.execution.executor import MAX_CAUSE, bind
 from blobnet.launch.kernel_call import Array, Batch, group_size
 from blobnet.memory.blob import FLOAT32
-from blobnet.support.lru import Recent
+from blobnet.support.lru import LRUCache
 
 #: Elements behind every buffer's: loads of every second element read one more than they take.
 SPARE = 16
@@ -35,7 +35,7 @@ class Compiled:
         lowered: what to run.
     """
 
-    def __init__(self, device: Device, lowered: Lowered) -> None:
+    def __init__(self, device: Device, lowered: LoweredProgram) -> None:
         self.device, self.lowered = device, lowered
         self.buffers = {
             name: device.allocate(FLOAT32.itemsize * (size + SPARE)) for name, size in lowered.elements.items()
@@ -81,7 +81,7 @@ def compiled(device: Device, program: Program, choose: Callable[[Table], Schedul
         # What any compiler takes: one result a work-item, without vectors or local memory.
         names = ", ".join(tensor.name for tensor in program.outputs)
         rule = f"{device.info.name} must build the kernels of the contraction; simpler ones take their place"
-        warn(f"contraction {names}", rule, cause=textwrap.shorten(str(error), MOST_CAUSE))
+        warn(f"contraction {names}", rule, cause=textwrap.shorten(str(error), MAX_CAUSE))
         return Compiled(device, lower(program, lambda table: Schedule()))
 
 
@@ -97,7 +97,7 @@ def run(
 
 
 #: Programs with their memory, by device.
-_compiled: Recent[tuple[Device, Program], Compiled] = Recent(16)
+_compiled: LRUCache[tuple[Device, Program], Compiled] = LRUCache(16)
 
 
 @cache

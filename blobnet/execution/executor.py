@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.device.device import Device, Feed, Trial
+from blobnet.device.device import Device, StagingRing, Trial
 from blobnet.errors import BuildError, FileError, OutOfMemoryError, PlanError, PromiseError, warn
 from blobnet.launch.kernel_call import CONSTANT, TABLES, Array, Batch, Blob, KernelCall, Tuning
-from blobnet.launch.task import Fault
+from blobnet.launch.task import BrokenVariant
 from blobnet.memory.blob import FLOAT32, FloatArray, StorageType
 from blobnet.network.graph import Graph
 from blobnet.planning import Plan, plan_cache
@@ -29,9 +29,9 @@ from blobnet.planning.request import Request, requested
 from blobnet.support.build_progress import progress_line
 
 #: Characters of an error that a warning repeats.
-MOST_CAUSE = 300
+MAX_CAUSE = 300
 #: What was said of what is denied, by the device's name: models may be planned anew many times.
-DENIALS_TOLD: set[tuple[str, Fault]] = set()
+DENIALS_TOLD: set[tuple[str, BrokenVariant]] = set()
 #: Programs that may be needed beside those of a plan: an optimizer's, sums', averages'. NOTE: were there room for one
 #: less than are bound in turn, each would be forgotten right before it is asked for again.
 _OTHER_PROGRAMS = 32
@@ -181,7 +181,7 @@ def plan_for(
     """
     request = requested(graph, batch_size, tuning=tuning or device.tuning, **settings)
     purpose = _purpose(request)
-    with device.foreseeing(purpose) as sources:
+    with device.preload_programs(purpose) as sources:
         plan = _plan_for(device, request, reserved, device.entry(f"{purpose}.plan"))
         sources.update(call.assemble() for _, call in plan.calls)
     return plan
@@ -194,7 +194,7 @@ def _purpose(request: Request) -> str:
 
 def _plan_for(device: Device, request: Request, reserved: int, path: Path) -> Plan:
     tuning = request.tuning
-    failures: dict[Fault, BuildError] = {}
+    failures: dict[BrokenVariant, BuildError] = {}
     while True:
         known = tuning.choices.broken | failures.keys()
         request = replace(request, tuning=replace(tuning, choices=replace(tuning.choices, broken=known)))
@@ -216,7 +216,7 @@ def _plan_for(device: Device, request: Request, reserved: int, path: Path) -> Pl
     for fault, error in failures.items():
         rule = f"{device.info.name} must build the kernels of this variant, which is left out from now on"
         hint = f"to try it again, delete {device.tunings.path}."
-        warn(str(fault), rule, cause=textwrap.shorten(str(error), MOST_CAUSE).rstrip("."), hint=hint)
+        warn(str(fault), rule, cause=textwrap.shorten(str(error), MAX_CAUSE).rstrip("."), hint=hint)
     if failures:
         with contextlib.suppress(FileError):  # Who cannot keep it will learn it again.
             device.tunings.mark_broken(*failures)
@@ -239,7 +239,7 @@ def _tell_denied(device: Device, plan: Plan) -> None:
 def _first_failure(device: Device, plan: Plan) -> tuple[list[KernelCall], BuildError] | None:
     """The first call of a plan that cannot be built, with the others of its program; None if all are built."""
     programs = _programs(call for _, call in plan.calls)
-    device.make_room(len(programs) + _OTHER_PROGRAMS)
+    device.set_cache_limit(len(programs) + _OTHER_PROGRAMS)
     _build_ahead(device, programs)
     for text, calls in programs.items():
         for call in {(call.source.entry, call.local_size): call for call in calls}.values():
@@ -358,7 +358,7 @@ class Executor:
         self._bound: dict[str, list[Launch]] = {}
         self._takers: dict[str, list[Launch]] = {}
         self._batches: dict[str, Batch] = {}
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, StagingRing] = {}
         self._firsts: dict[str, int] = {}
         self._version: int | None = None
 
@@ -507,7 +507,7 @@ class Executor:
     def feed(self, name: str, values: npt.NDArray[Any]) -> None:
         """Fills the start of a persistent buffer for the launches that follow: ``samples``, ``labels``, ``step``."""
         if name not in self._feeds:
-            self._feeds[name] = Feed(self.device, self.buffers[name])
+            self._feeds[name] = StagingRing(self.device, self.buffers[name])
         self._feeds[name].write(values)
 
 

@@ -40,7 +40,7 @@ BUCKETS = (1, 4, 16, 64)
 #: Batches whose totals lie on the device side by side: those of each are apart, so that any rank may measure it.
 _MEASURED = 64
 #: Plans with memory that a model keeps for its next calls.
-_MOST_EVALUATORS = 8
+_MAX_EVALUATORS = 8
 
 
 class LabelledData:
@@ -332,7 +332,7 @@ class Evaluator:
             outputs = self.begin(data.reader, data.count, world)
 
         def finish() -> dict[str, float]:
-            every = np.array(world.dealt(totals), np.float64).reshape(-1, self._sums)
+            every = np.array(world.gather_in_order(totals), np.float64).reshape(-1, self._sums)
             self._note_overflow("evaluate", totals)
             found = measurements(every.sum(axis=0), heads, weights)
             values = outputs() if outputs is not None else ()
@@ -389,7 +389,7 @@ class Evaluators:
             parameters = self._written(device, graph, weights)
             evaluator = self._kept.get(kind)
             if evaluator is None:
-                while len(self._kept) >= _MOST_EVALUATORS:
+                while len(self._kept) >= _MAX_EVALUATORS:
                     self._kept.popitem(last=False)
                 evaluator = Evaluator(device.at(precision, storage), graph, parameters, kind[2], loss, sample_type)
                 self._kept[kind] = evaluator

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import FILE_HINT, check_array_type, check_finite
 from blobnet.datasets.source import Rows, Source, check_kept, kept_type
-from blobnet.device.device import BATCHES_AHEAD, BYTES_AHEAD, Device, Lent
+from blobnet.device.device import BATCHES_AHEAD, BYTES_AHEAD, Device, HostBuffer
 from blobnet.errors import DataError, OutOfMemoryError
 from blobnet.execution.executor import Executor
 from blobnet.network.ends import Entry, in_order, part_subject
@@ -30,9 +30,9 @@ _PIECES = 4
 #: Of a number of a label: a class or a target.
 _LABEL_BYTES = np.dtype(np.int32).itemsize
 #: Bytes of a batch up to which threads cost more than they take over.
-_LEAST_SHARED = 1 << 20
+_MIN_SHARED = 1 << 20
 #: Threads that gather; more than 8 do not make memory faster.
-_MOST_THREADS = min(8, os.cpu_count() or 1)
+_MAX_THREADS = min(8, os.cpu_count() or 1)
 #: Bytes that go to the device at a time when a whole data set does.
 _LOAD_BYTES = 1 << 25
 #: Seconds of work that may be on its way to a processor: who interrupts it waits so long.
@@ -99,7 +99,7 @@ class IndexedReader(Reader):
         stored = [item for item in labels if isinstance(item, Source)]
         self.sample_types = tuple(_name_of(source.dtype) for source in self._sources)
         is_parallel = all(item.is_parallel for item in (*self._sources, *stored))
-        self.threads = _MOST_THREADS if is_parallel else 1
+        self.threads = _MAX_THREADS if is_parallel else 1
         self.is_quick = all(source.is_quick for source in self._sources) and not stored
 
     def lent(self, job: Rows) -> Samples | None:
@@ -442,7 +442,7 @@ class Loader:
         if not reader.is_quick or self._device.is_host:
             return reader.is_quick
         # Without samples to copy there are labels at most.
-        return len(self._resident) == len(self._entries) or self._piece_bytes <= _LEAST_SHARED
+        return len(self._resident) == len(self._entries) or self._piece_bytes <= _MIN_SHARED
 
     @property
     def _piece_bytes(self) -> int:
@@ -518,7 +518,7 @@ class Loader:
                 executor.feed(entry.buffer("rows"), filling.job.astype(np.int32))
                 continue
             if piece.lent is not None and self._reads_lent and samples.flags.aligned:
-                executor.use(entry.buffer("samples"), Lent(samples))
+                executor.use(entry.buffer("samples"), HostBuffer(samples))
                 continue
             place, buffer = first * entry.sample_bytes, self._buffers[entry.name]
             executor.use(entry.buffer("samples"), buffer)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from blobnet.errors import FileError, OptionError, first_few
 from blobnet.support import system
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 from blobnet.support.regular_file import check_regular
 
 #: What HDF5 files begin with.
@@ -198,8 +198,8 @@ def check_writable(path: str | os.PathLike[str], bytes_needed: int) -> None:
             subject,
             "the disk must have room for the file",
             folder=target.parent,
-            needed=readable(bytes_needed),
-            free=readable(free),
+            needed=format_bytes(bytes_needed),
+            free=format_bytes(free),
             hint="free some space or choose another folder. A file is only replaced once the new one is complete.",
         )
 
@@ -229,10 +229,12 @@ def _writing(subject: str, target: Path, needed: int) -> Iterator[None]:
     except OSError as error:
         free = "unknown"
         with contextlib.suppress(OSError):
-            free = readable(shutil.disk_usage(target.parent).free)
+            free = format_bytes(shutil.disk_usage(target.parent).free)
         rule = f"the file cannot be written: {error.strerror or error}"
         hint = "what was there before is unchanged."
-        raise FileError(subject, rule, folder=target.parent, needed=readable(needed), free=free, hint=hint) from error
+        raise FileError(
+            subject, rule, folder=target.parent, needed=format_bytes(needed), free=free, hint=hint
+        ) from error
 
 
 def _temporary(target: Path) -> Path:

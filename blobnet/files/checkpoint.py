@@ -27,7 +27,7 @@ from blobnet.files.hdf5 import DAMAGE, MODEL_FORMAT, Reader, attribute, opened, 
 from blobnet.memory.blob import FloatArray
 from blobnet.network.graph import Graph, described_names, from_description
 from blobnet.network.summary import summarize
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 
 FORMAT_VERSION = 2
 
@@ -495,7 +495,7 @@ def inspect(path: str | os.PathLike[str]) -> str:
     model, version = _load(path)
     table = summarize(model.graph, model.training.frozen if model.training else ()).table
     broken = sum(int(values.size - np.isfinite(values).sum()) for values in model.weights.values())
-    size = readable(Path(path).stat().st_size)
+    size = format_bytes(Path(path).stat().st_size)
     inputs, outputs = model.graph.inputs, model.graph.outputs
     facts = {
         "file": f"{size}, format {_version_of(model.description)}, written by blobnet {plain_text(version)}",

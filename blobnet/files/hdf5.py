@@ -19,7 +19,7 @@ import numpy.typing as npt
 from blobnet.errors import BlobnetError, FileError
 from blobnet.files import atomic
 from blobnet.files.atomic import listed
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 
 #: What HDF5 says where a process opens a file a second time, in another way.
 _OPEN_ALREADY = ("locking flag values don't match", "already open")
@@ -178,7 +178,7 @@ class Reader:
             raise self.fail(rule, storage="external")
         stored = dataset.id.get_storage_size()
         if stored != dataset.nbytes:
-            raise self.fail(rule, stored=readable(stored), declared=readable(int(dataset.nbytes)))
+            raise self.fail(rule, stored=format_bytes(stored), declared=format_bytes(int(dataset.nbytes)))
         self.unread -= stored
         if self.unread < 0:
             raise self.fail("the datasets of a file must not be larger than the file", hint="do they overlap?")

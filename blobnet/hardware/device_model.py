@@ -31,7 +31,7 @@ _COMPILERS = (
     ("arm", "arm"),
     ("qualcomm", "qualcomm"),
 )
-#: Those whose products of tiles have other addresses, see DeviceModel.has_dear_addresses.
+#: Those whose products of tiles have other addresses, see DeviceModel.prefers_32bit_addresses.
 _DEAR_ADDRESSES = "amd", "intel"
 #: Who makes devices, by a word in a device's name, else in the vendor that its driver names.
 _VENDORS = (
@@ -91,7 +91,7 @@ class DeviceModel:
         architecture: its name in the table of architectures; None if unknown.
         compiler: whose compiler translates its kernels: a vendor, ``pocl``, ``mesa`` or ``oclgrind``; None if unknown.
         is_host: whether it is the host's own processor: they share memory, caches and time.
-        items_are_lanes: whether neighbouring work-items run as lanes of one instruction. If not, work-items are
+        is_simt: whether neighbouring work-items run as lanes of one instruction. If not, work-items are
             threads, and what is vectorized are the loops within one.
         lanes: work-items side by side in one instruction where they are lanes, else numbers of fp32 in a vector.
         registers: of 32 bits that a work-item (a lane) may have.
@@ -120,7 +120,7 @@ class DeviceModel:
     architecture: str | None
     compiler: str | None
     is_host: bool
-    items_are_lanes: bool
+    is_simt: bool
     lanes: int
     registers: int
     register_file: int | None
@@ -148,7 +148,7 @@ class DeviceModel:
         return max(1, self.compute_units // self.units_of_core)
 
     @property
-    def has_dear_addresses(self) -> bool:
+    def prefers_32bit_addresses(self) -> bool:
         """Whether its compiler takes up to a quarter of an inner loop for addresses of 64 bits (docs/drivers.md)."""
         return self.compiler in _DEAR_ADDRESSES
 
@@ -214,7 +214,7 @@ def _answered(answers: Answers) -> dict[str, object]:
         "compiler": next((who for word, who in _COMPILERS if word in answers.platform.lower()), None),
         "clock": 1e6 * answers.clock or None,
         "is_host": answers.is_host,
-        "items_are_lanes": not answers.is_host,
+        "is_simt": not answers.is_host,
         "lanes": (answers.vector_width if answers.is_host else answers.lanes) or None,
         "compute_units": answers.compute_units,
         "group_size": answers.group_size,
@@ -238,7 +238,7 @@ def _published(row: Architecture, answers: Answers) -> dict[str, object]:
         "vendor": row.vendor,
         "flops": speed or None,
         # Arm's Midgard has vectors, but no lanes.
-        "items_are_lanes": None if row.name != "midgard" else False,
+        "is_simt": None if row.name != "midgard" else False,
         "lanes": row.lanes,
         "registers": row.registers,
         "register_file": row.register_file if on_gpu else 4 * row.lanes * row.registers,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from blobnet.launch.kernel_call import Array, Blob, KernelCall
 from blobnet.launch.kernel_source import load
-from blobnet.launch.task import Choices, Task, Way, is_broken
+from blobnet.launch.task import Task, TunedChoices, Variant, is_broken
 from blobnet.memory.blob import FLOAT32
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ class Implementation(ABC):
         return self.kernel_of(self.operation.direction)
 
     @property
-    def way(self) -> Way:
+    def way(self) -> Variant:
         """What is its own among the candidates of a task."""
         variant, suffix = self._name
-        return Way(variant or self.variants[0], f"{self.tile}{suffix}")
+        return Variant(variant or self.variants[0], f"{self.tile}{suffix}")
 
     @classmethod
     def tunables(cls, operation: Operation) -> dict[str, int]:
@@ -120,7 +120,7 @@ class Implementation(ABC):
         """The launches."""
 
 
-def choose(choices: Choices, task: Task, candidates: Sequence[Implementation]) -> Implementation:
+def choose(choices: TunedChoices, task: Task, candidates: Sequence[Implementation]) -> Implementation:
     """The candidate that was chosen for ``task``, else the cheapest that is no guess; no broken one, if possible.
 
     What was chosen may not be there: tiles change from version to version, and some come and go with the batch.

@@ -17,7 +17,7 @@ TILES = (
     Tile(16, 256, 8, 8, 8, speed=0.8, busy=2.5, overhead=14, is_guess=True),
 )
 #: Rows of a product up to which its phases are worth a common window.
-_MOST_ROWS = 128
+_MAX_ROWS = 128
 
 
 class Blocks(Tiled):
@@ -34,7 +34,7 @@ class Blocks(Tiled):
     def matches(cls, operation: Operation) -> bool:
         if not super().matches(operation) or operation.strides == (1, 1):
             return False
-        return operation.units * operation.strides[0] * operation.strides[1] <= _MOST_ROWS and bool(operation.blocks)
+        return operation.units * operation.strides[0] * operation.strides[1] <= _MAX_ROWS and bool(operation.blocks)
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:

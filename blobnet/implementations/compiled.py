@@ -44,7 +44,7 @@ class Compiled(Implementation):
         # NOTE: the search for a schedule, which predicts cycles, takes too long for what is rarely chosen.
         operation = self.operation
         multiply_adds = operation.batch_size * operation.output.shape.height * operation.output.shape.width
-        speed = _SPEEDS[operation.tuning.model.items_are_lanes]
+        speed = _SPEEDS[operation.tuning.model.is_simt]
         return multiply_adds * operation.weights / operation.cores / speed
 
     def calls(self) -> list[KernelCall]:

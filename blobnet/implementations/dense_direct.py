@@ -38,7 +38,7 @@ class DenseDirect(Implementation):
         most = {side: tunables[f"MAXIMUM_{side}"] for side in sides}
         if operation.direction == FORWARD:
             most["SAMPLES"] = min(operation.batch_size, most["SAMPLES"])
-            if operation.tuning.model.items_are_lanes:
+            if operation.tuning.model.is_simt:
                 # For few samples the weights' bytes bind, which many groups read sooner.
                 all_sums = operation.units * -(-operation.batch_size // most["SAMPLES"])
                 most["UNITS"] = max(1, min(most["UNITS"], all_sums // (_GROUPS * operation.cores)))

@@ -15,7 +15,7 @@ TILES = (
     Tile(32, 32, 16, 4, 4, speed=0.83),
 )
 #: Tiles for each compute unit that split sums should have, the most splits, and their least rows.
-_SPLIT_TILES, _MOST_SPLITS, _LEAST_ROWS = 4, 64, 64
+_SPLIT_TILES, _MAX_SPLITS, _MIN_ROWS = 4, 64, 64
 
 
 class DenseTiled(Implementation):
@@ -41,7 +41,7 @@ class DenseTiled(Implementation):
         super().__init__(operation, tile)
         #: Of forward and backward data: values that each sum is of, sums of a sample, and parts of the sums.
         self.rows, self.values = operation.source.shape.elements, operation.result.shape.elements
-        tiles, most = tile.count(operation.batch_size, self.values), min(_MOST_SPLITS, -(-self.rows // _LEAST_ROWS))
+        tiles, most = tile.count(operation.batch_size, self.values), min(_MAX_SPLITS, -(-self.rows // _MIN_ROWS))
         self.splits = splits_for(tiles, _SPLIT_TILES * operation.cores, most)
 
     @property

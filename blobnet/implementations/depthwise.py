@@ -11,7 +11,7 @@ from blobnet.launch.kernel_call import GlobalSize, KernelCall, rounded_up
 #: planes can be cut, or units done together.
 SUM_COST, STORE_COST, WORK_ITEMS = 0.7, 4, 8
 #: Taps up to which this kernel, which unrolls them all, is worth compiling.
-MOST_TAPS = 49
+MAX_TAPS = 49
 
 
 class Depthwise(Implementation):
@@ -25,7 +25,7 @@ class Depthwise(Implementation):
     @classmethod
     def matches(cls, operation: Operation) -> bool:
         apart = operation.units == operation.depth == 1
-        return super().matches(operation) and apart and operation.taps <= MOST_TAPS
+        return super().matches(operation) and apart and operation.taps <= MAX_TAPS
 
     @classmethod
     def tiles(cls, operation: Operation) -> list[Block]:

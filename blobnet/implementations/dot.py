@@ -10,9 +10,9 @@ from blobnet.launch.kernel_call import GlobalSize, KernelCall, group_size, power
 from blobnet.memory.blob import FLOAT32
 
 #: Positions of all samples, and products of a position and a tap, up to which these kernels are worth their unrolling.
-MOST_POSITIONS, MOST_PRODUCTS = 8, 128
+MAX_POSITIONS, MAX_PRODUCTS = 8, 128
 #: Input units from which the work-items of a group have enough to do.
-_LEAST_UNITS = 128
+_MIN_UNITS = 128
 #: Work-items of a warp (kernels/warp.h), and of a group at most.
 _WARP, _ITEMS = 32, 256
 #: Output units of a group, where each weight is used once.
@@ -20,7 +20,7 @@ _UNITS = 4
 #: Where weights are used several times: values of the input that a work-item keeps.
 _VALUES = 32
 #: The same: most values of one input unit, all of which a work-item keeps.
-_MOST_WINDOW = 64
+_MAX_WINDOW = 64
 #: The same: weights of a group in local memory, of which a compute unit's should hold several groups'.
 _WEIGHTS = 6144
 
@@ -35,11 +35,11 @@ class Dot(Implementation):
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:
-        if not super().matches(operation) or operation.depth < _LEAST_UNITS:
+        if not super().matches(operation) or operation.depth < _MIN_UNITS:
             return False
         positions = operation.positions
-        few = operation.batch_size * positions <= MOST_POSITIONS and positions * operation.taps <= MOST_PRODUCTS
-        return few and (positions == 1 or cls(operation).values <= _MOST_WINDOW)
+        few = operation.batch_size * positions <= MAX_POSITIONS and positions * operation.taps <= MAX_PRODUCTS
+        return few and (positions == 1 or cls(operation).values <= _MAX_WINDOW)
 
     def __init__(self, operation: Operation, tile: object = "") -> None:
         super().__init__(operation, tile)
@@ -65,7 +65,7 @@ class Dot(Implementation):
         units = min(max(1, _VALUES // self.values), -(-operation.depth // _WARP))
         items = max(_WARP, power_of_two(-(-operation.depth // units), most))
         # The group's weights lie in local memory, and behind them its sums (kernels/convolution/dot.h).
-        sums, room = power_of_two(operation.positions, MOST_POSITIONS), model.local_memory // FLOAT32.itemsize
+        sums, room = power_of_two(operation.positions, MAX_POSITIONS), model.local_memory // FLOAT32.itemsize
         weights = units * operation.taps
         while items > _WARP and (items * weights > _WEIGHTS or items * (weights + sums + sums / _WARP) > room):
             items //= 2

@@ -11,7 +11,7 @@ from typing import Any
 
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD
 from blobnet.implementations.blocking import splits_for
-from blobnet.launch.elementwise import Step, with_epilogue
+from blobnet.launch.elementwise import EpilogueOp, with_epilogue
 from blobnet.launch.kernel_call import (
     Array,
     Blob,
@@ -27,7 +27,7 @@ from blobnet.memory.blob import FLOAT32, BlobLayout, Shape
 from blobnet.memory.windows import Pair, PhaseAxis, WindowAxis
 
 #: Rows of a tile that may lie behind the last one: one less than its depth.
-_MOST_BEHIND = 15
+_MAX_BEHIND = 15
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Operation:
         input, output: the layer's, or their deltas: what the contraction reads or makes.
         groups: groups of units.
         vertical, horizontal: the window.
-        array: finds the layer's parameters and gradients, and makes memory: Site.array.
+        array: finds the layer's parameters and gradients, and makes memory: LayerContext.array.
         tuning: for kernels.
         batch_size: the plan's samples.
         bias_mode: 0 no bias, 1 one a unit, 2 one a position; backward weights: whose gradient is wanted.
@@ -104,7 +104,7 @@ class Operation:
     tuning: Tuning = field(default_factory=Tuning)
     batch_size: int = 1
     bias_mode: int = 0
-    epilogue: tuple[Step, ...] = ()
+    epilogue: tuple[EpilogueOp, ...] = ()
     accumulate: bool = False
 
     source: Blob = field(init=False)
@@ -189,9 +189,9 @@ class Operation:
         """
         blobs = self.input, self.output
         sizes = [blob.layout.memory_elements * blob.type.itemsize for blob in blobs]
-        largest = max((self.batch_size + _MOST_BEHIND) * max(sizes), self.weights * FLOAT32.itemsize)
+        largest = max((self.batch_size + _MAX_BEHIND) * max(sizes), self.weights * FLOAT32.itemsize)
         rows = self.batch_size * max(blob.shape.height for blob in blobs)
-        return self.tuning.model.has_dear_addresses and largest < 1 << 32 and rows < 1 << 23
+        return self.tuning.model.prefers_32bit_addresses and largest < 1 << 32 and rows < 1 << 23
 
     @property
     def geometry(self) -> tuple[object, ...]:
@@ -212,7 +212,7 @@ class Operation:
     # -- launches ----------------------------------------------------------------------------------------------------
 
     def memory(self, name: str, elements: int = 0, per_sample: int = 0) -> Array:
-        """Memory of the layer's own: Site.memory."""
+        """Memory of the layer's own: LayerContext.memory."""
         return self.array("memory", name, elements, per_sample)
 
     def parameter(self, role: str) -> Array:

@@ -12,7 +12,7 @@ from blobnet.memory.blob import FLOAT32
 #: compute unit; and a multiply-add itself, which reads nothing but a panel and weights in their order.
 COPY_COST, STORE_COST, TRANSPOSE_COST, PRODUCT_COST = 30, 40, 40, 0.8
 #: Rows of a panel at most, and units of a work-item, each of which has a tile of sums in local memory.
-MOST_ROWS, MOST_UNITS = 512, 512
+MAX_ROWS, MAX_UNITS = 512, 512
 #: Work-items that a compute unit should have, so that none waits long for the last, if they have so many units each;
 #: and from how many on it does not matter that some compute units have one more.
 WORK_ITEMS, FEWEST_UNITS, MANY_ITEMS = 8, 64, 4
@@ -43,13 +43,13 @@ class Panels(Implementation):
         # Tiles that fit: rows of the panel, sums of a unit each, and what kernels/convolution/panels.h has besides.
         room = model.local_memory // (FLOAT32.itemsize * tile.values) - 4
         wanted = -(-WORK_ITEMS * model.cores // (operation.groups * self.count))
-        most_units = max(1, min(MOST_UNITS, room // 2))
+        most_units = max(1, min(MAX_UNITS, room // 2))
         chunks = max(-(-units // most_units), min(wanted, -(-units // FEWEST_UNITS)))
         #: Units of a work-item, and work-items that share those of a group.
         self.units_at_once = rounded_up(-(-units // chunks), tile.units)
         self.chunks = -(-units // self.units_at_once)
         #: Source units in a panel.
-        self.depths = min(operation.depth, max(1, min(MOST_ROWS, room - self.units_at_once) // operation.taps))
+        self.depths = min(operation.depth, max(1, min(MAX_ROWS, room - self.units_at_once) // operation.taps))
         #: Whether local memory has room for it.
         self.fits = self.units_at_once + self.depths * operation.taps <= room
 

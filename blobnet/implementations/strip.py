@@ -15,11 +15,11 @@ _SUMS, _ROWS, _CHEAP_ROWS = 24, 4, 8
 _SUMMING = 64
 #: Units of the result in a group, and weights of one source unit, up to which these kernels, which unroll all taps, are
 #: worth compiling.
-_FEW_UNITS, _MOST_FACTORS = 4, 512
+_FEW_UNITS, _MAX_FACTORS = 4, 512
 #: What loading a weight costs in multiply-adds, as two times on an NVIDIA H200 have it (docs/performance.md).
 _FACTOR_COST = 3.2
 #: The widest rows: work-items of the last blocks read, and do not use, up to a row behind the halo.
-_MOST_PITCH = 2048
+_MAX_PITCH = 2048
 
 
 class Strip(Implementation):
@@ -32,9 +32,9 @@ class Strip(Implementation):
         layouts = operation.input.layout, operation.output.layout
         # Strips of the whole batch are counted by an int.
         countable = all(operation.batch_size * layout.memory_elements < 2**31 for layout in layouts)
-        narrow = all(layout.unit_memory_width <= _MOST_PITCH for layout in layouts)
+        narrow = all(layout.unit_memory_width <= _MAX_PITCH for layout in layouts)
         units = operation.units * (operation.depth if operation.direction == BACKWARD_WEIGHTS else 1)
-        few = units <= _FEW_UNITS and operation.taps * units <= _MOST_FACTORS
+        few = units <= _FEW_UNITS and operation.taps * units <= _MAX_FACTORS
         return super().matches(operation) and countable and narrow and few
 
     @property

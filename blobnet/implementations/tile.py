@@ -99,7 +99,7 @@ class Tile:
 
 #: What is known of GPUs, for tiles that were not measured: 32-bit registers of a compute unit, the most of a work-item,
 #: those that hold no values, bytes of local memory of a compute unit, and its work-items that hide each other's waits.
-_REGISTERS, _MOST_REGISTERS, _ADDRESS_REGISTERS, _LOCAL_BYTES, _HIDING_ITEMS = 1 << 16, 192, 32, 1 << 17, 256
+_REGISTERS, _MAX_REGISTERS, _ADDRESS_REGISTERS, _LOCAL_BYTES, _HIDING_ITEMS = 1 << 16, 192, 32, 1 << 17, 256
 #: Sums times rows for each register that holds what is loaded ahead; steps that are no loop any more, so that all that
 #: they fetch is under way at once; whose compilers load nothing ahead, and whose take no more than a tile needs; see
 #: docs/performance.md.
@@ -134,7 +134,7 @@ def guessed_tiles(measured: tuple[Tile, ...], model: DeviceModel, rows: frozense
     """For each footprint that was not measured: the tile of the highest predicted speed that fits a device."""
     best: dict[tuple[int, int], Tile] = {}
     tried = (Tile(*sizes, speed=0.0, is_guess=True) for sizes in itertools.product(*_TRIED))
-    small = (tile for tile in tried if tile.items in _ITEMS and tile.registers <= _MOST_REGISTERS)
+    small = (tile for tile in tried if tile.items in _ITEMS and tile.registers <= _MAX_REGISTERS)
     for tile in fitting(small, model, rows):
         guess = replace(tile, speed=predicted_speed(tile), busy=max(1, _HIDING_ITEMS // tile.items))
         footprint = tile.units, tile.columns

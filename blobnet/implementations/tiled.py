@@ -31,9 +31,9 @@ WEIGHT_TILES = (
     Tile(32, 32, 16, 4, 4, speed=0.83, busy=8, overhead=60),
 )
 #: Tiles for each compute unit up to which a sum over rows may be split, the most splits, and the least rows of each.
-SPLIT_TILES, MOST_SPLITS, LEAST_ROWS = 4, 32, 64
+SPLIT_TILES, MAX_SPLITS, MIN_ROWS = 4, 32, 64
 #: The most splits of a sum over positions.
-MOST_POSITION_SPLITS = 256
+MAX_POSITION_SPLITS = 256
 #: The part of a tile's local memory that may be added to hold how far rows are.
 _SHIFTS_PART = 8
 #: Weights that kernels load at once.
@@ -123,7 +123,7 @@ class Tiled(Implementation):
     @cached_property
     def splits(self) -> int:
         """Parts of the sums."""
-        most = min(MOST_POSITION_SPLITS, -(-self._work[0][1] // self.tile.depth))
+        most = min(MAX_POSITION_SPLITS, -(-self._work[0][1] // self.tile.depth))
         return self.wanted or min(powers_of_two(most), key=self._product_cost)
 
     def _product_cost(self, splits: int) -> float:
@@ -176,7 +176,7 @@ class Tiled(Implementation):
         columns, rows = max(self._work, key=prod)
         tiles = self.operation.groups * self.tile.count(self.units, columns)
         full = 1 if self.tile.is_guess else 2 * SPLIT_TILES * self.operation.cores // tiles
-        return powers_of_two(min(full, rows // LEAST_ROWS, MOST_SPLITS))
+        return powers_of_two(min(full, rows // MIN_ROWS, MAX_SPLITS))
 
     def _products(self) -> list[KernelCall]:
         operation, tile, splits, shape = self.operation, self.tile, self.splits, self.operation.result.shape

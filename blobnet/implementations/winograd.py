@@ -55,7 +55,7 @@ Local = int | tuple[int, int, int]
 #: Bytes that everything between two launches may take, but for the partial sums of splits.
 WORKSPACE = 512 << 20
 #: Tiles for each compute unit that a split sum should have, the most splits, and steps of depth that one is worth.
-SPLIT_TILES, MOST_SPLITS, SPLIT_STEPS = 4, 64, 4
+SPLIT_TILES, MAX_SPLITS, SPLIT_STEPS = 4, 64, 4
 
 
 class Winograd(Implementation):
@@ -127,7 +127,7 @@ class Winograd(Implementation):
         self.splits = 1
         if self.of_weights:
             tiles = self.batches * tile.count(self.units, self.columns)
-            most = min(MOST_SPLITS, -(-parts * chunk * self.sample_patches // tile.depth) // SPLIT_STEPS)
+            most = min(MAX_SPLITS, -(-parts * chunk * self.sample_patches // tile.depth) // SPLIT_STEPS)
             self.splits = splits_for(tiles, SPLIT_TILES * operation.cores, most)
 
     @property

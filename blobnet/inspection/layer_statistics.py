@@ -31,9 +31,9 @@ QUANTILES = (5, 25, 50, 75, 95)
 #: Samples of the batch, where nobody says; fewer where there is no room.
 DEFAULT_COUNT = 64
 #: Values that quantiles are taken of, evenly out of all.
-_MOST_VALUES = 1 << 20
+_MAX_VALUES = 1 << 20
 #: Units that are named.
-_MOST_NAMED = 20
+_MAX_NAMED = 20
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Spread:
         broken = flat.size - finite.size
         if not finite.size:
             return cls(*(math.nan,) * 4, (), (), 0.0, broken)
-        some = finite[:: -(-finite.size // _MOST_VALUES)].astype(np.float64)
+        some = finite[:: -(-finite.size // _MAX_VALUES)].astype(np.float64)
         sizes = np.abs(some[some != 0])
         return cls(
             float(finite.min()),
@@ -170,10 +170,10 @@ class ModelSpreads:
         for layer in self.layers:
             if layer.dead:
                 what = f"{len(layer.dead)} of {layer.units} units are dead, the same for all {self.samples} samples"
-                lines.append(f"{layer.judged}: {what}: {first_few(layer.dead, _MOST_NAMED)}")
+                lines.append(f"{layer.judged}: {what}: {first_few(layer.dead, _MAX_NAMED)}")
             if layer.unconnected:
                 what = f"all weights of {len(layer.unconnected)} units are 0"
-                lines.append(f"{layer.parameter}: {what}: {first_few(layer.unconnected, _MOST_NAMED)}")
+                lines.append(f"{layer.parameter}: {what}: {first_few(layer.unconnected, _MAX_NAMED)}")
             spreads = {
                 layer.parameter: layer.weights,
                 f"{layer.last}, values": layer.values,

@@ -162,7 +162,7 @@ class _Nest:
 #: What tells a layer by its variables: its class, and the path and shape of each.
 _Signature: TypeAlias = "tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]"
 #: Ways to put the models of a file into the order of a network that are tried.
-_MOST_ORDERS = 10_000
+_MAX_ORDERS = 10_000
 
 
 def _parts(name: str) -> tuple[str, int]:
@@ -289,7 +289,7 @@ class _Reader(Reader):
             (layer.kind, tuple(sorted((variable.path, variable.shape) for variable in layer.variables)))
             for layer in named.values()
         ]
-        tries = iter(range(_MOST_ORDERS, 0, -1))
+        tries = iter(range(_MAX_ORDERS, 0, -1))
         ends = _orders(_nest(there), signatures, wanted, 0, tries)
         found = list(itertools.islice((paths for end, paths in ends if end == len(wanted)), 2))
         if len(found) == 1:

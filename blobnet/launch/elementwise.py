@@ -71,7 +71,7 @@ PER_CELL, PER_UNIT, PER_PLANE_CELL = 1, 2, 3
 
 
 @dataclass(frozen=True)
-class Step:
+class EpilogueOp:
     """One thing that is done to a value before it is stored.
 
     Attributes:
@@ -99,7 +99,7 @@ class Step:
         """Its numbers by names that those of other steps of a chain do not have."""
         return {f"{name}_{place}": array for name, array in self.numbers}
 
-    def part(self, first: int, units: int) -> Step:
+    def part(self, first: int, units: int) -> EpilogueOp:
         """The step for some units of the values, from the first one on."""
         blob = self.blob
         if blob and self.per != PER_PLANE_CELL:
@@ -115,7 +115,7 @@ SUM = "x + r"
 
 
 @dataclass(frozen=True)
-class Norm(Step):
+class Norm(EpilogueOp):
     """A normalization with numbers that are known before; products may put it into their weights."""
 
     epsilon: float = 0.0
@@ -127,12 +127,12 @@ def norm(arrays: Mapping[str, Array], epsilon: float) -> Norm:
     return Norm(expression, numbers=tuple(arrays.items()), epsilon=float(epsilon))
 
 
-def activation(function: str, number: float | None) -> Step:
+def activation(function: str, number: float | None) -> EpilogueOp:
     """The step that an activation is, of FUNCTIONS."""
     found = FUNCTIONS[function]
     default = found.number[1] if found.number else None
     names = {"p": repr(float((default or 0.0) if number is None else number))}
-    return Step(renamed(found.value, names), slope=renamed(found.slope, names))
+    return EpilogueOp(renamed(found.value, names), slope=renamed(found.slope, names))
 
 
 # -- as statements of the contraction language -------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Tail(NamedTuple):
     statements: tuple[str, ...]
     output: str
     operands: Mapping[str, Blob | Array]
-    steps: Mapping[str, Step]
+    steps: Mapping[str, EpilogueOp]
 
     def shapes(self, output: Sequence[int]) -> dict[str, tuple[int, ...]]:
         """Those of the operands, for an output (samples, units, ...)."""
@@ -161,14 +161,14 @@ class Tail(NamedTuple):
         }
 
 
-def statements(steps: Sequence[Step], first: str, prefix: str) -> Tail:
+def statements(steps: Sequence[EpilogueOp], first: str, prefix: str) -> Tail:
     """The steps as element-wise statements, from the tensor ``first`` on; new names begin with ``prefix``.
 
     Numbers of units have the shape (units, 1, ...), which goes with (samples, units, ...).
     """
     found: list[str] = []
     operands: dict[str, Blob | Array] = {}
-    owners: dict[str, Step] = {}
+    owners: dict[str, EpilogueOp] = {}
     value = first
     for place, step in enumerate(steps):
         names = {"x": value, "r": f"{prefix}r_{place}"}
@@ -188,7 +188,7 @@ def statements(steps: Sequence[Step], first: str, prefix: str) -> Tail:
 _TOKEN = re.compile(r"(?<![\w.])(?:(?P<number>\d+\.?\d*(?:[eE][-+]?\d+)?)|(?P<name>[A-Za-z_]\w*))")
 _IN_C = {"abs": "fabs", "max": "fmax", "min": "fmin"}
 #: Characters of C that an epilogue may have: each step has the one before it in place of every x.
-_MOST_TEXT = 4000
+_MAX_TEXT = 4000
 
 
 def c_text(expression: str, names: Mapping[str, str]) -> str:
@@ -202,7 +202,7 @@ def c_text(expression: str, names: Mapping[str, str]) -> str:
     return f"({_TOKEN.sub(change, expression)})"
 
 
-def _of_unit(step: Step, place: int) -> dict[str, str]:
+def _of_unit(step: EpilogueOp, place: int) -> dict[str, str]:
     """The C texts of a step's numbers."""
     return {
         name: f"READ_VALUE(ARRAY({own.lower()}), unit)"
@@ -210,14 +210,14 @@ def _of_unit(step: Step, place: int) -> dict[str, str]:
     }
 
 
-def _chained(steps: Sequence[Step], value: str, first: int = 0) -> str:
+def _chained(steps: Sequence[EpilogueOp], value: str, first: int = 0) -> str:
     """The steps, from number ``first`` of a chain on, of a C text in brackets."""
     for place, step in enumerate(steps, start=first):
         value = c_text(step.expression, {"x": value, **_of_unit(step, place)})
     return value
 
 
-def slope_macro(steps: Sequence[Step], *, of_results: bool = False) -> dict[str, Macro]:
+def slope_macro(steps: Sequence[EpilogueOp], *, of_results: bool = False) -> dict[str, Macro]:
     """SLOPE(x), the derivative of steps by the value x in front of them; ``of_results``: of one step, at its result."""
     value, factors = "(x)", []
     for step in steps:
@@ -227,13 +227,13 @@ def slope_macro(steps: Sequence[Step], *, of_results: bool = False) -> dict[str,
     return {"SLOPE": Definition(f"(x) {' * '.join(factors) or '1.0f'}")}
 
 
-def fits(steps: Sequence[Step], blobs: int) -> bool:
+def fits(steps: Sequence[EpilogueOp], blobs: int) -> bool:
     """Whether the kernels of kernels/ can do the steps, if they can read so many ``blobs`` besides their own."""
     own = [step for step in steps if step.blob]
-    return len(own) <= blobs and sum(map(len, map(str, _macros(steps, has_bias=True).values()))) <= _MOST_TEXT
+    return len(own) <= blobs and sum(map(len, map(str, _macros(steps, has_bias=True).values()))) <= _MAX_TEXT
 
 
-def _macros(steps: Sequence[Step], *, has_bias: bool, has_term: bool = False) -> dict[str, Macro]:
+def _macros(steps: Sequence[EpilogueOp], *, has_bias: bool, has_term: bool = False) -> dict[str, Macro]:
     """What kernels/epilogue.h lists."""
     place = next((place for place, step in enumerate(steps) if step.blob), len(steps))
     before, rest = steps[:place], steps[place:]
@@ -253,7 +253,7 @@ def _macros(steps: Sequence[Step], *, has_bias: bool, has_term: bool = False) ->
     }
 
 
-def with_epilogue(call: KernelCall, steps: Sequence[Step], bias_mode: int = 0) -> KernelCall:
+def with_epilogue(call: KernelCall, steps: Sequence[EpilogueOp], bias_mode: int = 0) -> KernelCall:
     """A call of a kernel that includes kernels/epilogue.h, which does the steps before it stores a value.
 
     ``bias_mode`` is a product's: 1 a bias for each unit, 2 for each position, which is a term of cells then.
@@ -277,7 +277,7 @@ def with_epilogue(call: KernelCall, steps: Sequence[Step], bias_mode: int = 0) -
     )
 
 
-def _check_units(call: KernelCall, steps: Sequence[Step]) -> None:
+def _check_units(call: KernelCall, steps: Sequence[EpilogueOp]) -> None:
     """Kernels find numbers by the unit, so a view of the blob with other units would find those of others."""
     if not steps:
         return
@@ -296,7 +296,7 @@ def row_call(
     label: str,
     blobs: Mapping[str, Blob],
     tuning: Tuning,
-    steps: Sequence[Step] = (),
+    steps: Sequence[EpilogueOp] = (),
     macros: Mapping[str, Macro] | None = None,
 ) -> KernelCall:
     """The launch of a kernel of single values, with the steps behind it.

@@ -15,7 +15,7 @@ from typing import Any
 from blobnet.hardware.device_model import HOST, DeviceModel
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_source import Macro
-from blobnet.launch.task import Choices, Fault, Task, Way
+from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant
 from blobnet.memory.blob import FLOAT32, BlobLayout, Padding, Shape, StorageType
 
 #: What products may round their factors to: nothing less than fp32, or tf32 (the first 10 bits of the fraction).
@@ -42,7 +42,7 @@ _CELLS_OF_A_WORK_ITEM = 4096
 class Blob:
     """A blob as a call sees it: the storage that holds it, and its layout there.
 
-    ``is_memory``: it lies in memory that a layer asked for (Site.memory), and has no halo.
+    ``is_memory``: it lies in memory that a layer asked for (LayerContext.memory), and has no halo.
     """
 
     storage: str
@@ -134,7 +134,7 @@ class KernelCall:
     macros: Mapping[str, Macro] = field(default_factory=dict)
     tunables: Mapping[str, int] = field(default_factory=dict)
     local_size: tuple[int, int, int] | None = None
-    way: Way | None = None
+    way: Variant | None = None
     task: Task | None = None
     samples: range | None = None
     gathers: str = ""
@@ -258,11 +258,11 @@ class KernelCall:
         return -(-self.global_size.width // (self.local_size or (1, 1, 1))[0])
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> BrokenVariant | None:
         """What to do without where a driver does not build the kernel: the variant, or else this way alone."""
         if self.way is None:
             return None
-        return Fault.of(self.task, Way(self.way.variant)) if self.task else Fault(self.way)
+        return BrokenVariant.of(self.task, Variant(self.way.variant)) if self.task else BrokenVariant(self.way)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -336,7 +336,7 @@ class Tuning:
 
     model: DeviceModel = HOST
     precision: str = "fp32"
-    choices: Choices = field(default_factory=Choices)
+    choices: TunedChoices = field(default_factory=TunedChoices)
     padding: Padding = field(default_factory=Padding)
     storage: StorageType = FLOAT32
     chosen: dict[object, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
@@ -352,7 +352,7 @@ def for_model(calls: Iterable[KernelCall], model: DeviceModel) -> list[KernelCal
     A GPU's serve any size, since building them takes long. A CPU's compiler makes better loops of most kernels where it
     knows their length (docs/kernels.md).
     """
-    return [replace(call, constant_sizes=not (model.items_are_lanes or call.source.sizes_everywhere)) for call in calls]
+    return [replace(call, constant_sizes=not (model.is_simt or call.source.sizes_everywhere)) for call in calls]
 
 
 def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
@@ -360,7 +360,7 @@ def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[in
 
     A CPU gets a plane a work-item, whose inner loop its compiler vectorizes; a GPU gets neighbours on neighbours.
     """
-    if not tuning.model.items_are_lanes:
+    if not tuning.model.is_simt:
         return GlobalSize(1, 1, shape.planes), None
     width = power_of_two(shape.width, group_size(tuning.model, 64))
     height = power_of_two(shape.height, group_size(tuning.model) // width)
@@ -374,7 +374,7 @@ def planes_at_once(shape: Shape) -> int:
 
 def cell_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
     """Work size for kernels that compute each cell from those at the same place of other blobs (kernels/cells.h)."""
-    if not tuning.model.items_are_lanes:
+    if not tuning.model.is_simt:
         return GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), None
     # Programs know how many share a plane: there are few such numbers.
     items = -(-shape.height * shape.width // tuning.of(kernel)["CELLS"])
@@ -427,7 +427,7 @@ def copy_call(
     """The call that copies a blob into another, or adds it; none where both are the same memory already."""
     if source == target and not accumulate:
         return []
-    width = group_size(tuning.model, 64) if tuning.model.items_are_lanes else 1
+    width = group_size(tuning.model, 64) if tuning.model.is_simt else 1
     runs = -(-target.shape.elements // (width * 16)) if width > 1 else target.shape.units
     return [
         KernelCall(
@@ -444,7 +444,7 @@ def copy_call(
 
 def sum_call(label: str, partials: Array, gradient: Array, splits: int, tuning: Tuning) -> KernelCall:
     """The launch that adds up partial sums of a gradient, which lie one behind the other."""
-    run, local = (1, group_size(tuning.model, 64)) if tuning.model.items_are_lanes else (256, 1)
+    run, local = (1, group_size(tuning.model, 64)) if tuning.model.is_simt else (256, 1)
     return KernelCall(
         "gradient/reduce",
         label,

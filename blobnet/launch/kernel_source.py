@@ -56,7 +56,7 @@ _INCLUDE = r'^#include "([^"]+)"'
 
 
 #: What the default of a tunable depends on: whether a device vectorizes the loops within a work-item, or runs
-#: work-items as lanes (blobnet.hardware.device_model.DeviceModel.items_are_lanes).
+#: work-items as lanes (blobnet.hardware.device_model.DeviceModel.is_simt).
 LOOPS, LANES = "loops", "lanes"
 #: Tunables whose defaults for loops are those of the processors with most: by name, the fact of a device's model that
 #: they follow, and what it is there (AVX-512). Where there is less they are in proportion, or sums leave the registers.
@@ -154,7 +154,7 @@ class KernelSource:
 
     def tuning(self, model: DeviceModel) -> dict[str, int]:
         """The tunables' values for a device, with its own ones checked against the legal values."""
-        kind = LANES if model.items_are_lanes else LOOPS
+        kind = LANES if model.is_simt else LOOPS
         if any(kind not in tunable.defaults for tunable in self.tunables.values()):
             hint = "its header has no such defaults, since it is for devices that vectorize a work-item's loops."
             rule = f"a kernel's tunables must have defaults for '{kind}' on devices whose work-items are lanes"

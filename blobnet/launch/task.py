@@ -54,14 +54,14 @@ class Task:
 
 
 @dataclass(frozen=True, order=True)
-class Way:
+class Variant:
     """A way to do tasks: a variant and its tile, which is empty where there is but one; as text ``direct 6x4x16``."""
 
     variant: str
     tile: str = ""
 
     @classmethod
-    def parse(cls, name: str) -> Way:
+    def parse(cls, name: str) -> Variant:
         """The way of a name."""
         return cls(*name.split(" ", 1))
 
@@ -70,7 +70,7 @@ class Way:
 
 
 @dataclass(frozen=True, order=True)
-class Fault:
+class BrokenVariant:
     """What a driver does not build, or builds wrongly; as text ``direct 6x4x16 (convolution forward)``.
 
     A way that does not work for a task is not trusted for another one of the same family and direction.
@@ -80,30 +80,30 @@ class Fault:
         family, direction: of the tasks; empty for all.
     """
 
-    way: Way
+    way: Variant
     family: str = ""
     direction: str = ""
 
     @classmethod
-    def of(cls, task: Task, way: Way) -> Fault:
+    def of(cls, task: Task, way: Variant) -> BrokenVariant:
         """That a way does not work for a task."""
         return cls(way, task.family, task.direction)
 
     @classmethod
-    def parse(cls, name: str) -> Fault:
+    def parse(cls, name: str) -> BrokenVariant:
         """The fault of a name; ValueError if it is none."""
         match = _FAULT.fullmatch(name)
         if not match:
             raise ValueError(f"no way to compute: {name!r}")
         parts = match.groupdict(default="")
-        return cls(Way(parts["variant"], parts["tile"]), parts["family"], parts["direction"])
+        return cls(Variant(parts["variant"], parts["tile"]), parts["family"], parts["direction"])
 
     def __str__(self) -> str:
         return f"{self.way} ({self.family} {self.direction})" if self.family else str(self.way)
 
 
 @dataclass(frozen=True)
-class Choices:
+class TunedChoices:
     """What decides among the ways to do a task, before the cost model does.
 
     Attributes:
@@ -112,11 +112,11 @@ class Choices:
         only: implementations or variants that are wanted wherever they match, for tests and comparisons; empty: all.
     """
 
-    sources: tuple[Mapping[Task, Way], ...] = ()
-    broken: frozenset[Fault] = frozenset()
+    sources: tuple[Mapping[Task, Variant], ...] = ()
+    broken: frozenset[BrokenVariant] = frozenset()
     only: frozenset[str] = frozenset()
 
-    def near(self, task: Task) -> Iterator[tuple[Task, Way]]:
+    def near(self, task: Task) -> Iterator[tuple[Task, Variant]]:
         """What is known of a task, or of its like with batches up to NEAR times larger or smaller.
 
         Source by source, the nearest batch first (in logarithms): the task that was measured, and its way.
@@ -144,7 +144,10 @@ class Choices:
         return found
 
 
-def is_broken(task: Task, way: Way, broken: Collection[Fault]) -> bool:
+def is_broken(task: Task, way: Variant, broken: Collection[BrokenVariant]) -> bool:
     """Whether a way is broken for a task: the way itself, its variant for such tasks, or its variant for all."""
-    variant = Way(way.variant)
-    return any(fault in broken for fault in (Fault.of(task, way), Fault.of(task, variant), Fault(variant)))
+    variant = Variant(way.variant)
+    return any(
+        fault in broken
+        for fault in (BrokenVariant.of(task, way), BrokenVariant.of(task, variant), BrokenVariant(variant))
+    )

@@ -11,7 +11,7 @@ from blobnet.layers.dropout import Dropout, StochasticDepth
 from blobnet.layers.gates import PReLU, Scale, SqueezeExcite
 from blobnet.layers.input import Input
 from blobnet.layers.join import Add, Concat, Flatten, Multiply
-from blobnet.layers.lowered import Contraction, Lowered, function
+from blobnet.layers.lowered import Contraction, ContractionLayer, function
 from blobnet.layers.normalization import BatchNorm
 from blobnet.layers.norms import GroupNorm, InstanceNorm, LayerNorm, LocalResponseNorm
 from blobnet.layers.pooling import AveragePool1D, AveragePool2D, GlobalAveragePool, MaxPool1D, MaxPool2D
@@ -33,6 +33,7 @@ __all__ = [
     "Concat",
     "Constant",
     "Contraction",
+    "ContractionLayer",
     "Conv1D",
     "Conv2D",
     "Conv3D",
@@ -52,7 +53,6 @@ __all__ = [
     "Layer",
     "LayerNorm",
     "LocalResponseNorm",
-    "Lowered",
     "MatMul",
     "MaxPool1D",
     "MaxPool2D",

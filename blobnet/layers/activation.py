@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.errors import near_matches
-from blobnet.launch.elementwise import FUNCTIONS, Step, activation, fits, row_call, slope_macro
+from blobnet.launch.elementwise import FUNCTIONS, EpilogueOp, activation, fits, row_call, slope_macro
 from blobnet.launch.kernel_call import KernelCall, elementwise_work
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, Placement, Site
+from blobnet.layers.base import Layer, LayerContext, Placement
 from blobnet.memory.blob import Shape
 
 #: The options that are a function's number.
@@ -95,7 +95,7 @@ class Activation(Layer):
         return getattr(self, _NUMBERS[self.function]) if self.function in _NUMBERS else None
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> EpilogueOp | None:
         name = "limited_relu" if self.limit is not None else self.function
         return activation(name, self._number) if self.elementwise else None
 
@@ -112,13 +112,13 @@ class Activation(Layer):
     def delta_placement(self) -> Placement:
         return Placement.IN_PLACE
 
-    def fuses(self, steps: tuple[Step, ...]) -> bool:
+    def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return self.step is not None and fits([self.step, *steps], 0)
 
-    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+    def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
         return (self.step,) if self.step else None
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         label = f"{site.name} forward"
         if self.step is None:
             size, local = elementwise_work(site.output.shape.one_unit, site.tuning)
@@ -127,7 +127,7 @@ class Activation(Layer):
         blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
         return [row_call("activation/forward", label, blobs, site.tuning, [self.step, *site.epilogue])]
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         delta = site.input_deltas[0]
         if delta is None:
             return []

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.contraction import Function
-from blobnet.layers.lowered import AXES, Lowered, function
+from blobnet.layers.lowered import AXES, ContractionLayer, function
 from blobnet.memory.blob import Shape
 
 
 @dataclass(frozen=True)
-class GlobalMaxPool(Lowered):
+class GlobalMaxPool(ContractionLayer):
     """The maximum of each unit over all its positions: (N, units, ...) -> (N, units).
 
     The delta goes to the first of equal maxima.
@@ -26,7 +26,7 @@ class GlobalMaxPool(Lowered):
 
 
 @dataclass(frozen=True)
-class _Adaptive(Lowered):
+class _Adaptive(ContractionLayer):
     """What pooling into planes of a given size shares.
 
     Output cell p of P takes the cells from ``p * size // P`` to before ``ceil((p + 1) * size / P)``, as PyTorch does:

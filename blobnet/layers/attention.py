@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from blobnet.contraction import Function
 from blobnet.layers.initializers import check_initializer
-from blobnet.layers.lowered import AXES, Lowered, broadcast, function, repeating
+from blobnet.layers.lowered import AXES, ContractionLayer, broadcast, function, repeating
 from blobnet.memory.blob import Shape
 
 
 @dataclass(frozen=True)
-class MatMul(Lowered):
+class MatMul(ContractionLayer):
     """For each sample products of matrices: (N, ..., rows, inner), (N, ..., inner, columns) -> (N, ..., rows, columns).
 
     A sample's last two axes are a matrix, what is before them a stack of such. Stacks go together as in NumPy: one that
@@ -64,7 +64,7 @@ class MatMul(Lowered):
 
 
 @dataclass(frozen=True)
-class Tokens(Lowered):
+class Tokens(ContractionLayer):
     """The positions of planes as columns behind one that is learned, and for each column what is learned of its place.
 
         output(n, e, 0) = token[e] + position[0, e]
@@ -84,7 +84,7 @@ class Tokens(Lowered):
 
     initializer: str = "fan_in_uniform"
     keeps_inputs: ClassVar[bool] = False
-    moves_because: ClassVar[str] = "a column in front of planes"
+    copy_reason: ClassVar[str] = "a column in front of planes"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,7 +107,7 @@ class Tokens(Lowered):
 
 
 @dataclass(frozen=True)
-class MultiHeadAttention(Lowered):
+class MultiHeadAttention(ContractionLayer):
     """Values, weighed for each position by how well its query fits the keys of all positions; several times over.
 
     Inputs are (units, width), a position a column: one that all follows from; or queries, and what keys and values

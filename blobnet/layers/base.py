@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from blobnet.errors import OptionError, ShapeError
 from blobnet.implementations.base import Implementation
-from blobnet.launch.elementwise import Step
+from blobnet.launch.elementwise import EpilogueOp
 from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning, copy_call
 from blobnet.launch.task import Task
 from blobnet.memory.blob import AXES, AXIS_NAMES, FLOAT32, FloatArray, Halo, Shape, StorageType
@@ -67,7 +67,7 @@ class ParameterSpec:
 
 
 @dataclass(frozen=True)
-class Site:
+class LayerContext:
     """A layer's place in a plan: the memory that it got. The only thing that turns a layer into kernel calls.
 
     Attributes:
@@ -81,11 +81,11 @@ class Site:
             where all its trainable parameters are frozen.
         frozen: the trainable parameters that are not trained, where others of the layer are.
         epilogue: what to do to each value for the layers behind; only what the layer ``fuses``.
-        behind: those of the layers behind whose slopes the backward calls take on (``remakes_output``):
+        behind: those of the layers behind whose slopes the backward calls take on (``recomputes_output``):
             ``output_delta`` is then that of the last of these layers.
         in_place_of: the input whose memory is also the output's, or None.
-        apart, deltas_apart: why an input, or its delta, does not share memory with the output, or with the output's
-            delta, of a layer that may have it so; by position.
+        apart, delta_copy_reasons: why an input, or its delta, does not share memory with the output, or with the
+            output's delta, of a layer that may have it so; by position.
         tuning: values for the kernels' tunables.
         batch_size: the plan's samples; a batch may have fewer.
         sample_type: NumPy's name for the type of the samples that enter the network.
@@ -104,11 +104,11 @@ class Site:
     accumulate: tuple[bool, ...] = ()
     training: bool = False
     frozen: frozenset[str] = frozenset()
-    epilogue: tuple[Step, ...] = ()
-    behind: tuple[Step, ...] = ()
+    epilogue: tuple[EpilogueOp, ...] = ()
+    behind: tuple[EpilogueOp, ...] = ()
     in_place_of: int | None = None
     apart: Mapping[int, str] = field(default_factory=dict)
-    deltas_apart: Mapping[int, str] = field(default_factory=dict)
+    delta_copy_reasons: Mapping[int, str] = field(default_factory=dict)
     tuning: Tuning = field(default_factory=Tuning)
     batch_size: int = 1
     sample_type: str = "float32"
@@ -157,7 +157,7 @@ class Site:
         target = self.input_deltas[position]
         if target is None:
             return []
-        label, because = f"{self.name} backward data", self.deltas_apart.get(position, "")
+        label, because = f"{self.name} backward data", self.delta_copy_reasons.get(position, "")
         return copy_call(label, source, target, self.tuning, accumulate=self.accumulate[position], because=because)
 
     @property
@@ -259,7 +259,7 @@ class Layer(metaclass=Explained):
     kinds: ClassVar[dict[str, type[Layer]]] = {}
 
     #: Why values have to move, of a layer with launches that do nothing else: plans tell it.
-    moves_because: ClassVar[str] = ""
+    copy_reason: ClassVar[str] = ""
 
     #: Inputs that the layer takes: (least, most); None: any number.
     arity: ClassVar[tuple[int, int | None]] = (1, 1)
@@ -322,12 +322,12 @@ class Layer(metaclass=Explained):
         """Whether the layer reads a sample of any shape as one flat vector."""
         return False
 
-    def fuses(self, steps: tuple[Step, ...]) -> bool:
+    def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         """Whether ``forward`` can do these steps to each value before it stores it, as ``site.epilogue``."""
         return False
 
     @property
-    def remakes_output(self) -> bool:
+    def recomputes_output(self) -> bool:
         """Whether the backward calls can multiply the output's delta by the slope of ``site.behind`` as they read it.
 
         They make the output again from what they keep anyway, and the slope of it, so that layers which are steps of
@@ -337,7 +337,7 @@ class Layer(metaclass=Explained):
         return False
 
     @property
-    def step(self) -> Step | None:
+    def step(self) -> EpilogueOp | None:
         """For a function of single values that has no parameters: what it does to one."""
         return None
 
@@ -351,7 +351,7 @@ class Layer(metaclass=Explained):
         """Whether its values are probabilities, which no loss that takes logits should get."""
         return False
 
-    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+    def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
         """What this layer's forward pass does to each value of the input that it runs in place of, if it is that.
 
         The planner asks only where the layer runs in place, and nobody else reads what is there before.
@@ -431,17 +431,17 @@ class Layer(metaclass=Explained):
         return 0
 
     @abstractmethod
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         """Calls that write ``site.output``."""
 
-    def backward_parameters(self, site: Site) -> list[KernelCall]:
+    def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
         """Calls that set the gradients of all parameters that ``site.trains``; not asked for where all are frozen.
 
         They may do the work of :meth:`backward_data` as well, which then has no calls.
         """
         return []
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         """Calls that set, or add to, every input delta that is not None. They come after backward_parameters."""
         return []
 
@@ -449,7 +449,7 @@ class Layer(metaclass=Explained):
         """The statements of the contraction language that the layer is, for inputs of these shapes, if it is that."""
         return None
 
-    def alternatives(self, site: Site) -> dict[Task, list[Implementation]]:
+    def alternatives(self, site: LayerContext) -> dict[Task, list[Implementation]]:
         """For each task that can be done in several ways: the candidates, for tuning to measure."""
         return {}
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from blobnet.launch.kernel_call import GlobalSize, KernelCall, elementwise_work
-from blobnet.layers.base import Layer, ParameterSpec, Site
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec
 from blobnet.layers.initializers import GIVEN
 from blobnet.memory.blob import AXES, FloatArray, Shape
 from blobnet.support.checks import is_int
@@ -67,13 +67,13 @@ class Constant(Layer):
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
         return (ParameterSpec("value", self._sizes, GIVEN, trainable=self.trainable),)
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         size, local = elementwise_work(site.output.shape, site.tuning)
         arrays = {"VALUE": site.parameter("value")}
         label = f"{site.name} forward"
         return [KernelCall("input/constant", label, size, {"OUTPUT": site.output}, arrays, local_size=local)]
 
-    def backward_parameters(self, site: Site) -> list[KernelCall]:
+    def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
         if not site.trains("value"):
             return []
         size, local = elementwise_work(site.delta.shape, site.tuning)

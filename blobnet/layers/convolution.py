@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
-from blobnet.launch.elementwise import PER_CELL, SUM, Step, fits
+from blobnet.launch.elementwise import PER_CELL, SUM, EpilogueOp, fits
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.launch.task import Task
-from blobnet.layers.base import Layer, ParameterSpec, Site
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec
 from blobnet.layers.product import BIAS_MODES, _Product, without_norm
 from blobnet.layers.windows import Filtering
 from blobnet.memory.blob import Halo, Shape
@@ -49,7 +49,7 @@ class _Convolution(Filtering, _Product):
         text += option("p", self.padding, 0) + option("d", self.dilation, 1) + option("g", self.groups, 1)
         return text + ("b" if self.bias else "")
 
-    def fuses(self, steps: tuple[Step, ...]) -> bool:
+    def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         if self.bias == "position":
             # Kernels add a bias for each position and another blob to a cell at once.
             is_added = bool(steps) and steps[0].expression == SUM and steps[0].per == PER_CELL
@@ -86,10 +86,10 @@ class _Convolution(Filtering, _Product):
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))
 
-    def backward_parameters(self, site: Site) -> list[KernelCall]:
+    def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
         return super().backward_parameters(site) + self.operation(site, BACKWARD_WEIGHTS).bias_gradient()
 
-    def _task(self, site: Site, direction: str) -> Task:
+    def _task(self, site: LayerContext, direction: str) -> Task:
         sizes = site.inputs[0].shape.units, *site.inputs[0].shape.axes[-self.rank :]
         # The bias costs nothing to speak of.
         layer = f"{'x'.join(map(str, sizes))}:{replace(self, bias=False).notation}"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
-from blobnet.launch.elementwise import Step, fits
+from blobnet.launch.elementwise import EpilogueOp, fits
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.launch.task import Task
-from blobnet.layers.base import Layer, ParameterSpec, Site
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec
 from blobnet.layers.product import _Product, without_norm
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import WindowAxis
@@ -44,7 +44,7 @@ class Dense(_Product):
         self._require_counts("units")
         self._require(isinstance(self.bias, bool), "bias must be True or False", bias=self.bias)
 
-    def fuses(self, steps: tuple[Step, ...]) -> bool:
+    def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return fits(without_norm(steps), blobs=0)
 
     @property
@@ -60,7 +60,7 @@ class Dense(_Product):
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
         return self._specs((self.units, inputs[0].elements), (self.units,))
 
-    def backward_parameters(self, site: Site) -> list[KernelCall]:
+    def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
         # What makes the gradient of the weights makes the bias' too; where these are frozen it is made alone.
         return super().backward_parameters(site) or self.operation(site, BACKWARD_WEIGHTS).bias_gradient()
 
@@ -68,7 +68,7 @@ class Dense(_Product):
         # A filter as large as the input.
         return WindowAxis(shape.height), WindowAxis(shape.width)
 
-    def _task(self, site: Site, direction: str) -> Task:
+    def _task(self, site: LayerContext, direction: str) -> Task:
         # Its products are of fp32, whatever the precision.
         layer = f"{site.inputs[0].shape.elements}:dense{self.units}"
         return Task(direction, layer, site.batch_size, family="dense")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.launch.elementwise import Step
+from blobnet.launch.elementwise import EpilogueOp
 from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, Tuning, rounded_up, row_group
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, Placement, Site
+from blobnet.layers.base import Layer, LayerContext, Placement
 from blobnet.memory.blob import Shape
 
 #: Blocks of elements that a CPU's work-item should have, so that starting it does not cost more than its work.
@@ -56,10 +56,10 @@ class Dropout(Layer):
     def delta_placement(self) -> Placement:
         return Placement.IN_PLACE
 
-    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+    def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
         return None if site.training else ()
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         if not site.training:
             return site.copied_input(0, site.output)
         blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
@@ -69,7 +69,7 @@ class Dropout(Layer):
             )
         ]
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         target = site.input_deltas[0]
         if target is None:
             return []
@@ -78,7 +78,7 @@ class Dropout(Layer):
         return [self._call("dropout/backward", f"{site.name} backward data", site, blobs, macros)]
 
     def _call(
-        self, kernel: str, label: str, site: Site, blobs: dict[str, Blob], macros: dict[str, Macro]
+        self, kernel: str, label: str, site: LayerContext, blobs: dict[str, Blob], macros: dict[str, Macro]
     ) -> KernelCall:
         tunables = site.tuning.of(kernel)
         blocks = -(-site.output.shape.elements // (4 * tunables["LANES"]))
@@ -121,7 +121,7 @@ class StochasticDepth(Dropout):
 
 def _block_work(blocks: int, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
     """Work-items for the blocks of a sample: several blocks each on a CPU, one each on a GPU."""
-    if not tuning.model.items_are_lanes:
+    if not tuning.model.is_simt:
         return GlobalSize(-(-blocks // _BLOCKS_OF_A_WORK_ITEM)), None
     group = row_group(tuning.model, blocks)
     return GlobalSize(rounded_up(blocks, group[0])), group

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blobnet.contraction import Function
-from blobnet.layers.lowered import Lowered, function
+from blobnet.layers.lowered import ContractionLayer, function
 from blobnet.memory.blob import Shape
 from blobnet.support.checks import check_number
 
 
 @dataclass(frozen=True)
-class PReLU(Lowered):
+class PReLU(ContractionLayer):
     """output = input where that is above 0, else slope[unit] * input, with learned slopes that start at 1/4.
 
     He et al., *Delving Deep into Rectifiers*, 2015. Shapes: any, unchanged.
@@ -29,7 +29,7 @@ class PReLU(Lowered):
 
 
 @dataclass(frozen=True)
-class Scale(Lowered):
+class Scale(ContractionLayer):
     """output = scale[unit] * input, with learned factors.
 
     Touvron et al., *Going deeper with Image Transformers*, 2021 (LayerScale). Shapes: any, unchanged.
@@ -56,7 +56,7 @@ class Scale(Lowered):
 
 
 @dataclass(frozen=True)
-class SqueezeExcite(Lowered):
+class SqueezeExcite(ContractionLayer):
     """Units times gates from 0 to 1 that follow from the means of all units.
 
     gates = sigmoid(excite @ relu(squeeze @ means + squeeze_bias) + excite_bias), with ``squeeze`` (units / reduction,

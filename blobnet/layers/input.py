@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from blobnet.errors import OptionError
 from blobnet.launch.kernel_call import KernelCall, elementwise_work
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, ParameterSpec, Site
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec
 from blobnet.memory.blob import AXES, AXIS_NAMES, Shape
 from blobnet.support.checks import is_int
 
@@ -86,7 +86,7 @@ class Input(Layer):
             ParameterSpec("deviation", (self.units,), "ones", trainable=False),
         )
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         size, local = elementwise_work(site.output.shape, site.tuning)
         arrays = {
             "SAMPLES": site.shared("samples"),

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.contraction import Function
-from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, Step, fits, row_call
+from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, EpilogueOp, fits, row_call
 from blobnet.launch.kernel_call import Blob, KernelCall
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, Placement, Site
-from blobnet.layers.lowered import AXES, Lowered, broadcast, function, repeating
+from blobnet.layers.base import Layer, LayerContext, Placement
+from blobnet.layers.lowered import AXES, ContractionLayer, broadcast, function, repeating
 from blobnet.memory.blob import Shape
 
 
 @dataclass(frozen=True)
-class _Join(Lowered):
+class _Join(ContractionLayer):
     """Base of the layers that combine two or more inputs value by value.
 
     The output has the greatest size along each axis; inputs of size 1 there are repeated. Inputs may be (units,) alone.
@@ -45,7 +45,7 @@ class _Join(Lowered):
     def in_place(self, inputs: Sequence[Shape]) -> bool:
         return self.output_shape(inputs) in inputs
 
-    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+    def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
         own = site.in_place_of
         if own is None:
             return None
@@ -57,7 +57,7 @@ class _Join(Lowered):
                 known[Shape(whole.units, *(1,) * whole.rank)] = PER_UNIT
                 if shape not in known:
                     return None
-                steps.append(Step(f"x {self.operator} r", blob, per=known[shape]))
+                steps.append(EpilogueOp(f"x {self.operator} r", blob, per=known[shape]))
         return tuple(steps)
 
 
@@ -85,7 +85,7 @@ class Add(_Join):
     operator: ClassVar[str] = "+"
     keeps_inputs: ClassVar[bool] = False
 
-    def fuses(self, steps: tuple[Step, ...]) -> bool:
+    def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return fits(steps, blobs=0)
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
@@ -94,7 +94,7 @@ class Add(_Join):
     def delta_placement(self) -> Placement:
         return Placement.SHARED
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         if len(set(site.shapes)) > 1:
             return super().forward(site)
         first = site.in_place_of or 0
@@ -108,7 +108,7 @@ class Add(_Join):
             calls.append(row_call("join/add", f"{site.name} forward", blobs, site.tuning, steps, macros))
         return calls
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         elements = self.output_shape(site.shapes).elements
         whole = [shape.elements == elements for shape in site.shapes]
         same = tuple(delta if is_whole else None for delta, is_whole in zip(site.input_deltas, whole, strict=True))
@@ -140,11 +140,11 @@ class Concat(Layer):
     def delta_placement(self) -> Placement:
         return Placement.CONCAT
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         slices = _slices(site.output, site.inputs)
         return [call for position, target in enumerate(slices) for call in site.copied_input(position, target)]
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         slices = _slices(site.delta, site.inputs)
         return [call for position, source in enumerate(slices) for call in site.copied_delta(position, source)]
 
@@ -166,10 +166,10 @@ class Flatten(Layer):
     def delta_placement(self) -> Placement:
         return Placement.SHARED
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         return site.copied_input(0, site.output)
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         return site.copied_delta(0, site.delta)
 
 

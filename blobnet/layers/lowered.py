@@ -1,9 +1,9 @@
 """Layers that are a function of the contraction language: all that a plan needs follows from its text.
 
-A subclass gives :meth:`Lowered.function`, and that is the layer:
+A subclass gives :meth:`ContractionLayer.function`, and that is the layer:
 
     @dataclass(frozen=True)
-    class Gain(Lowered):
+    class Gain(ContractionLayer):
         def function(self, inputs):
             text = "function (I[N, C, ...], scale[C]) -> (O) { O[n, c, ...] = +(I[n, c, ...] * scale[c]); }"
             return function(text, inputs[0])
@@ -34,9 +34,9 @@ from blobnet.contraction.form import Apply, Expression, Number, Program, Read, T
 from blobnet.contraction.functions import FUNCTIONS
 from blobnet.contraction.training import Passes, passes
 from blobnet.errors import ContractionError, ShapeError, near_matches
-from blobnet.launch.elementwise import Step, renamed, statements
+from blobnet.launch.elementwise import EpilogueOp, renamed, statements
 from blobnet.launch.kernel_call import Array, Blob, KernelCall
-from blobnet.layers.base import Layer, ParameterSpec, Site
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec
 from blobnet.layers.initializers import GIVEN, check_initializer
 from blobnet.memory.blob import Halo, Shape
 from blobnet.support.checks import is_int
@@ -67,13 +67,13 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Lowered(Layer):
+class ContractionLayer(Layer):
     """Base of the layers that are a contraction, or several."""
 
     #: Whether derivatives read the inputs, and the output: what they do not read the planner need not keep.
     keeps_inputs: ClassVar[bool] = True
     keeps_output: ClassVar[bool] = False
-    moves_because: ClassVar[str] = "values left out, or in other places"
+    copy_reason: ClassVar[str] = "values left out, or in other places"
     #: Whether errors show the contraction, which a user wrote as the layer's argument.
     shows_text: ClassVar[bool] = False
 
@@ -131,13 +131,13 @@ class Lowered(Layer):
         """The zeros that some pass reads around one of these tensors; none where it takes values one by one."""
         return Halo() if self.in_place(inputs) else _halo(self.bound(inputs).program, names)
 
-    def fuses(self, steps: tuple[Step, ...]) -> bool:
+    def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return True
 
     def in_place(self, inputs: Sequence[Shape]) -> bool:
         return _of_single_values(self, tuple(inputs)) is not None
 
-    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+    def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
         expression, bound, own = _of_single_values(self, site.shapes), self.bound(site.shapes), site.in_place_of
         others = [place for place in range(len(site.inputs)) if place != own]
         if expression is None or own is None or len(others) > 1:
@@ -146,35 +146,35 @@ class Lowered(Layer):
         numbers = tuple(
             (_NUMBER.format(place), site.parameter(tensor.name)) for place, tensor in enumerate(bound.parameters)
         )
-        return (Step(renamed(expression, names), site.inputs[others[0]] if others else None, numbers),)
+        return (EpilogueOp(renamed(expression, names), site.inputs[others[0]] if others else None, numbers),)
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         part = self._steps(site).forward
         if not site.epilogue:
             return self._calls(site, part, "forward")
         part, operands = finished(part, site.epilogue)
         return self._calls(site, part, "forward", {part.outputs[0].name: site.output, **operands})
 
-    def backward_parameters(self, site: Site) -> list[KernelCall]:
+    def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
         return self._backward(site, "backward parameters", self._trained(site))
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         return self._backward(site, "backward data", self._wanted_inputs(site))
 
-    def _trained(self, site: Site) -> list[str]:
+    def _trained(self, site: LayerContext) -> list[str]:
         specs = self.parameters(site.shapes) if site.output_delta else ()
         return [spec.name for spec in specs if spec.trainable and site.trains(spec.name)]
 
-    def _wanted_inputs(self, site: Site) -> list[str]:
+    def _wanted_inputs(self, site: LayerContext) -> list[str]:
         names = self.bound(site.shapes).inputs if site.output_delta else ()
         return [name for name, delta in zip(names, site.input_deltas, strict=bool(names)) if delta]
 
-    def _steps(self, site: Site, more: int = 0) -> Passes:
+    def _steps(self, site: LayerContext, more: int = 0) -> Passes:
         """The passes for a batch, or for one of some samples ``more``: gradients of parameters come first."""
         program = self.bound(site.shapes, site.batch_size + more).program
         return _passes(program, (*self._trained(site), *self._wanted_inputs(site)))
 
-    def _backward(self, site: Site, direction: str, names: Sequence[str]) -> list[KernelCall]:
+    def _backward(self, site: LayerContext, direction: str, names: Sequence[str]) -> list[KernelCall]:
         steps, bound = self._steps(site), self.bound(site.shapes, site.batch_size)
         deltas = {steps.deltas[name] for name in names}
         read = {tensor.name for part in steps.gradients for tensor in part.inputs}
@@ -185,7 +185,7 @@ class Lowered(Layer):
         return [call for part in parts for call in self._calls(site, part, direction)]
 
     def _calls(
-        self, site: Site, part: Program, direction: str, own: Mapping[str, Blob | Array] | None = None
+        self, site: LayerContext, part: Program, direction: str, own: Mapping[str, Blob | Array] | None = None
     ) -> list[KernelCall]:
         """The launches of a pass; ``own`` are operands that it has alone."""
         bound, deltas = self.bound(site.shapes, site.batch_size), self._steps(site).deltas
@@ -217,7 +217,7 @@ class Lowered(Layer):
             accumulate=[name for name, _, is_added in wanted if is_added and name in made],
         )
 
-    def _between(self, site: Site, tensor: Tensor) -> Array:
+    def _between(self, site: LayerContext, tensor: Tensor) -> Array:
         """Memory for what one pass leaves to another; of what grows with the batch, each sample has a part."""
         steps = self._steps(site, more=1)
         others = {other.name: other for part in (steps.forward, *steps.gradients) for other in part.outputs}
@@ -314,7 +314,7 @@ _COMPARISONS = frozenset(["less", "less_equal", "greater", "greater_equal", "equ
 
 
 @lru_cache(1024)
-def _of_single_values(layer: Lowered, inputs: tuple[Shape, ...]) -> str | None:
+def _of_single_values(layer: ContractionLayer, inputs: tuple[Shape, ...]) -> str | None:
     """The expression of INPUT_k and NUMBER_k that the function is, if it is one of values at one place.
 
     These are its inputs and its parameters, which have a number for each unit then.
@@ -357,7 +357,7 @@ def _written(expression: Expression, names: Mapping[str, str]) -> str | None:
     return f"({f' {symbol} '.join(map(str, texts))})" if len(texts) > 1 else f"({symbol}{texts[0]})"
 
 
-def finished(program: Program, steps: tuple[Step, ...]) -> tuple[Program, dict[str, Blob | Array]]:
+def finished(program: Program, steps: tuple[EpilogueOp, ...]) -> tuple[Program, dict[str, Blob | Array]]:
     """A forward pass that does these steps to its first output, and what they read, by the names of further inputs."""
     output = program.outputs[0]
     taken = {tensor.name for tensor in program.inputs} | {one.output.tensor.name for one in program.statements}
@@ -386,7 +386,7 @@ def _with_tail(
 
 
 @lru_cache(1024)
-def _bound(layer: Lowered, inputs: tuple[Shape, ...], samples: int) -> Bound:
+def _bound(layer: ContractionLayer, inputs: tuple[Shape, ...], samples: int) -> Bound:
     function = layer.function(inputs)
     layer._require(len(function.outputs) == 1, "its function must have one output", outputs=function.outputs)
     own, heads = layer_inputs(function), function.heads
@@ -414,7 +414,7 @@ def _bound(layer: Lowered, inputs: tuple[Shape, ...], samples: int) -> Bound:
 
 
 @dataclass(frozen=True)
-class Contraction(Lowered):
+class Contraction(ContractionLayer):
     """A layer from a text of the contraction language (docs/adding_a_layer.md).
 
         layers.Contraction(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from blobnet.launch.elementwise import Step, fits, norm, slope_macro, with_epilogue
+from blobnet.launch.elementwise import EpilogueOp, fits, norm, slope_macro, with_epilogue
 from blobnet.launch.kernel_call import (
     SHARD_COUNTS,
     Array,
@@ -21,7 +21,7 @@ from blobnet.launch.kernel_call import (
     power_of_two,
 )
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement
 from blobnet.memory.blob import FLOAT32, Shape
 
 Local = tuple[int, int, int]
@@ -30,11 +30,11 @@ Local = tuple[int, int, int]
 _SAMPLE_SHARERS = 32
 #: Cells that planes have at least where one launch does all; values of a unit that a work-group of a GPU normalizes at
 #: most, its work-items, and those of them that share a plane; units for each core of a processor.
-_LEAST_CELLS = 16
+_MIN_CELLS = 16
 _UNIT_VALUES, _UNIT_ITEMS, _CELL_SHARERS = 1 << 15, 512, 32
 _UNITS_OF_A_CORE = 4
 #: Work-items of a GPU that may share a plane, which programs know, and steps of each that adding up sums is worth.
-_PLANE_SHARERS, _LEAST_STEPS = (8, 32, 128), 2
+_PLANE_SHARERS, _MIN_STEPS = (8, 32, 128), 2
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class BatchNorm(Layer):
     def couples_samples(self) -> bool:
         return True
 
-    def fuses(self, steps: tuple[Step, ...]) -> bool:
+    def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return fits(steps, blobs=1)
 
     @property
-    def remakes_output(self) -> bool:
+    def recomputes_output(self) -> bool:
         return True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -108,7 +108,7 @@ class BatchNorm(Layer):
     def delta_placement(self) -> Placement:
         return Placement.IN_PLACE
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         source, target = site.inputs[0], site.output
         # NOTE: a kernel takes no null blob; without a residual the role is bound to the output and not read.
         blobs = {"INPUT": source, "RESIDUAL": target, "OUTPUT": target}
@@ -164,10 +164,10 @@ class BatchNorm(Layer):
             with_epilogue(cell_call("normalization/forward", label, blobs, site.tuning, arrays=arrays), site.epilogue),
         ]
 
-    def epilogue(self, site: Site) -> tuple[Step, ...] | None:
+    def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
         return None if site.training else (norm(_running(site) | _affine(site), self.epsilon),)
 
-    def backward_parameters(self, site: Site) -> list[KernelCall]:
+    def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
         source = site.inputs[0]
         label = f"{site.name} backward parameters"
         if site.input_deltas[0] and _by_units(site):
@@ -217,7 +217,7 @@ class BatchNorm(Layer):
             *shards,
         ]
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         target = site.input_deltas[0]
         if target is None:
             return []
@@ -247,35 +247,35 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _in_place(site: Site) -> dict[str, Macro]:
+def _in_place(site: LayerContext) -> dict[str, Macro]:
     return {"ACCUMULATE": int(site.accumulate[0]), "IN_PLACE": int(site.delta == site.input_deltas[0])}
 
 
-def _by_units(site: Site) -> bool:
+def _by_units(site: LayerContext) -> bool:
     """Whether one launch does all, a unit a work-group, which reads it twice, the second time from its core's cache.
 
     NOTE: on a GPU it is launches that it saves, which cost a host more than such a pass a GPU (docs/many_devices.md).
     """
     model, layout = site.tuning.model, site.inputs[0].layout
     values = site.batch_size * layout.plane_elements
-    if model.items_are_lanes:
+    if model.is_simt:
         fits = group_size(model) >= _CELL_SHARERS and values <= _UNIT_VALUES
     else:
         own_cache = model.caches[1] if len(model.caches) > 1 else 0
         fits = 2 * FLOAT32.itemsize * values <= own_cache and layout.unit_count >= _UNITS_OF_A_CORE * model.cores
-    return fits and layout.plane_elements >= _LEAST_CELLS and layout.unit_depth == site.shards == 1
+    return fits and layout.plane_elements >= _MIN_CELLS and layout.unit_depth == site.shards == 1
 
 
 def _unit_call(
     kernel: str,
     label: str,
-    site: Site,
+    site: LayerContext,
     blobs: dict[str, Blob],
     arrays: dict[str, Array],
     macros: dict[str, Macro],
 ) -> KernelCall:
     layout, model, tunables = site.inputs[0].layout, site.tuning.model, site.tuning.of(kernel)
-    if model.items_are_lanes:
+    if model.is_simt:
         local = (_CELL_SHARERS, 1, group_size(model, _UNIT_ITEMS) // _CELL_SHARERS)
         steps = -(-layout.plane_elements // _CELL_SHARERS)
         tunables = {name: power_of_two(steps, most) for name, most in tunables.items()}
@@ -286,13 +286,13 @@ def _unit_call(
     return KernelCall(kernel, label, size, blobs, arrays, macros, tunables, local)
 
 
-def _statistics(site: Site) -> Array:
+def _statistics(site: LayerContext) -> Array:
     """Mean, what its rounding lost, and 1 / deviation of every unit; they live until the backward pass."""
     elements = 3 * site.inputs[0].layout.unit_count
     return site.memory("statistics", elements) if site.shards == 1 else site.common("statistics", elements)
 
 
-def _whole_gradients(site: Site) -> dict[str, Array]:
+def _whole_gradients(site: LayerContext) -> dict[str, Array]:
     """The gradients of all that was normalized together."""
     if site.shards == 1:
         return _gradients(site)
@@ -302,7 +302,9 @@ def _whole_gradients(site: Site) -> dict[str, Array]:
     return {"SCALE_GRADIENT": scale, "SHIFT_GRADIENT": shift}
 
 
-def _of_shards(kernel: str, label: str, site: Site, arrays: dict[str, Array], macros: dict[str, Macro]) -> KernelCall:
+def _of_shards(
+    kernel: str, label: str, site: LayerContext, arrays: dict[str, Array], macros: dict[str, Macro]
+) -> KernelCall:
     """A call that is made once for all shards, from what each has left in the first of the arrays."""
     units = site.inputs[0].layout.unit_count
     return KernelCall(
@@ -316,15 +318,15 @@ def _of_shards(kernel: str, label: str, site: Site, arrays: dict[str, Array], ma
     )
 
 
-def _running(site: Site) -> dict[str, Array]:
+def _running(site: LayerContext) -> dict[str, Array]:
     return {name.upper(): site.parameter(name) for name in ("running_mean", "running_variance")}
 
 
-def _affine(site: Site) -> dict[str, Array]:
+def _affine(site: LayerContext) -> dict[str, Array]:
     return {name.upper(): site.parameter(name) for name in ("scale", "shift")}
 
 
-def _gradients(site: Site) -> dict[str, Array]:
+def _gradients(site: LayerContext) -> dict[str, Array]:
     return {"SCALE_GRADIENT": site.gradient("scale"), "SHIFT_GRADIENT": site.gradient("shift")}
 
 
@@ -335,22 +337,22 @@ def _plane_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, 
     """
     lanes = tuning.of(kernel)["LANES"]
     along_row = {"LANES": power_of_two(shape.width, lanes)}
-    if not tuning.model.items_are_lanes:
+    if not tuning.model.is_simt:
         return GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), (1, 1, 1), along_row
     steps = shape.height * shape.width // lanes
     if steps <= 1:
         return GlobalSize(1, 1, shape.planes), full_group(tuning.model, 1), along_row
-    worth = [count for count in _PLANE_SHARERS if count * _LEAST_STEPS <= steps]
+    worth = [count for count in _PLANE_SHARERS if count * _MIN_STEPS <= steps]
     sharers = group_size(tuning.model, max(worth, default=_PLANE_SHARERS[0]))
     return GlobalSize(sharers, 1, shape.planes), full_group(tuning.model, sharers), {"LANES": lanes}
 
 
 def _alone(tuning: Tuning) -> Local:
     """The group of work-items that do a unit each."""
-    return full_group(tuning.model, 1) if tuning.model.items_are_lanes else (1, 1, 1)
+    return full_group(tuning.model, 1) if tuning.model.is_simt else (1, 1, 1)
 
 
 def _unit_work(units: int, tuning: Tuning) -> tuple[GlobalSize, Local]:
     """A work-item for each unit; on a GPU some that share its samples."""
-    group = full_group(tuning.model, _SAMPLE_SHARERS) if tuning.model.items_are_lanes else (1, 1, 1)
+    group = full_group(tuning.model, _SAMPLE_SHARERS) if tuning.model.is_simt else (1, 1, 1)
     return GlobalSize(group[0], 1, units, per_sample=False), group

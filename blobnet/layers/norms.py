@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.contraction import Function
-from blobnet.layers.lowered import Lowered, function
+from blobnet.layers.lowered import ContractionLayer, function
 from blobnet.memory.blob import Shape
 from blobnet.support.checks import check_number
 
 
 @dataclass(frozen=True)
-class LayerNorm(Lowered):
+class LayerNorm(ContractionLayer):
     """Every position's units with mean 0 and variance 1, then ``* scale[unit] + shift[unit]``.
 
     output[c] = (input[c] - mean) / sqrt(variance + epsilon) * scale[c] + shift[c], with the mean and the variance over
@@ -47,7 +47,7 @@ class LayerNorm(Lowered):
 
 
 @dataclass(frozen=True)
-class _GroupNorm(Lowered):
+class _GroupNorm(ContractionLayer):
     """What normalizations of groups of units share."""
 
     keeps_inputs: ClassVar[bool] = False
@@ -123,7 +123,7 @@ class InstanceNorm(_GroupNorm):
 
 
 @dataclass(frozen=True)
-class LocalResponseNorm(Lowered):
+class LocalResponseNorm(ContractionLayer):
     """Every value over a power of the squares of its neighbours among the units.
 
     output[c] = input[c] / (bias + alpha / size * sum over ``size`` units around c of input^2)^beta (Krizhevsky et al.,
@@ -160,6 +160,6 @@ class LocalResponseNorm(Lowered):
         return function(text, inputs[0], K=self.size)
 
 
-def _check(layer: Lowered, epsilon: float, affine: bool) -> None:
+def _check(layer: ContractionLayer, epsilon: float, affine: bool) -> None:
     check_number(layer.subject, "epsilon", epsilon, above=0)
     layer._require(isinstance(affine, bool), "affine must be True or False", affine=affine)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.launch.elementwise import Step, fits, with_epilogue
+from blobnet.launch.elementwise import EpilogueOp, fits, with_epilogue
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, elementwise_work, planes_at_once
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, Site
+from blobnet.layers.base import Layer, LayerContext
 from blobnet.layers.windows import Pooling
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import Padding, Pair, WindowAxis
@@ -26,7 +26,7 @@ class _Pool(Pooling):
     stride: int | Pair | None = None
     padding: Padding = 0
 
-    def fuses(self, steps: tuple[Step, ...]) -> bool:
+    def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return fits(steps, blobs=0)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -51,7 +51,7 @@ class _Pool(Pooling):
         begin = min(-(-before // axis.stride), axis.output_size(planes.width))
         return begin, max(begin, (planes.width + before - axis.kernel) // axis.stride + 1)
 
-    def _forward_call(self, site: Site, kernel: str, **arrays: Array) -> KernelCall:
+    def _forward_call(self, site: LayerContext, kernel: str, **arrays: Array) -> KernelCall:
         planes = site.inputs[0].shape
         tunables = site.tuning.of(kernel)
         begin, end = self._full_columns(planes)
@@ -73,7 +73,7 @@ class _Pool(Pooling):
         )
         return with_epilogue(call, site.epilogue)
 
-    def _backward_calls(self, site: Site, kernel: str, *, clamp_windows: bool) -> list[KernelCall]:
+    def _backward_calls(self, site: LayerContext, kernel: str, *, clamp_windows: bool) -> list[KernelCall]:
         """``clamp_windows``: whether windows that reach beyond the data need care."""
         delta = site.input_deltas[0]
         if delta is None:
@@ -135,13 +135,13 @@ class _MaxPool(_Pool):
             return windows
         return tuple(axis.rounded_up(size) for axis, size in zip(windows, shape.axes[-self.rank :], strict=True))
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         if not any(site.input_deltas):
             return [self._forward_call(site, "pooling/max_forward")]
         winners = site.memory("winners", per_sample=site.output.shape.elements)
         return [self._forward_call(site, "pooling/max_forward_training", WINNERS=winners)]
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         calls = self._backward_calls(site, "pooling/max_backward", clamp_windows=False)
         winners = site.memory("winners", per_sample=site.output.shape.elements)
         return [replace(call, arrays={"WINNERS": winners}) for call in calls]
@@ -156,10 +156,10 @@ class _AveragePool(_Pool):
     def _window_macros(self, planes: Shape) -> dict[str, Macro]:
         return {**super()._window_macros(planes), "COUNT_INCLUDE_PAD": int(self.count_include_pad)}
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         return [self._forward_call(site, "pooling/average_forward")]
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         return self._backward_calls(site, "pooling/average_backward", clamp_windows=not self.count_include_pad)
 
 
@@ -264,15 +264,15 @@ class GlobalAveragePool(Layer):
     (N, C, any axes) -> (N, C).
     """
 
-    def fuses(self, steps: tuple[Step, ...]) -> bool:
+    def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return fits(steps, blobs=0)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return Shape.flat(inputs[0].units)
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         # A CPU's group does planes one behind the other: it takes some time to begin.
-        planes = None if site.tuning.model.items_are_lanes else (1, 1, planes_at_once(site.inputs[0].shape))
+        planes = None if site.tuning.model.is_simt else (1, 1, planes_at_once(site.inputs[0].shape))
         call = KernelCall(
             "pooling/global_average_forward",
             f"{site.name} forward",
@@ -282,7 +282,7 @@ class GlobalAveragePool(Layer):
         )
         return [with_epilogue(call, site.epilogue)]
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         delta = site.input_deltas[0]
         if delta is None:
             return []

@@ -10,11 +10,11 @@ from typing import ClassVar
 from blobnet import implementations
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation, choose
 from blobnet.implementations.operation import Operation
-from blobnet.launch.elementwise import Norm, Step
+from blobnet.launch.elementwise import EpilogueOp, Norm
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.launch.task import Task
 from blobnet.layers.activation import check_activation, split
-from blobnet.layers.base import Layer, ParameterSpec, Site
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec
 from blobnet.layers.initializers import check_initializer
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import WindowAxis
@@ -46,7 +46,7 @@ class _Product(Layer):
         """The window over an input."""
 
     @abstractmethod
-    def _task(self, site: Site, direction: str) -> Task:
+    def _task(self, site: LayerContext, direction: str) -> Task:
         """The name of a direction, for tuning."""
 
     @property
@@ -68,7 +68,7 @@ class _Product(Layer):
         )
         return specs if self.bias else specs[:1]
 
-    def operation(self, site: Site, direction: str) -> Operation:
+    def operation(self, site: LayerContext, direction: str) -> Operation:
         """What a direction reads and makes."""
         forward, deltas = direction == FORWARD, site.input_deltas
         target = deltas[0] if direction == BACKWARD_DATA else site.inputs[0]
@@ -90,20 +90,20 @@ class _Product(Layer):
             direction == BACKWARD_DATA and site.accumulate[0],
         )
 
-    def alternatives(self, site: Site) -> dict[Task, list[Implementation]]:
+    def alternatives(self, site: LayerContext) -> dict[Task, list[Implementation]]:
         directions = [FORWARD]
         directions += [BACKWARD_WEIGHTS] * site.trains("weight")
         directions += [BACKWARD_DATA] * any(site.input_deltas)
         return {self._task(site, item): implementations.candidates(self.operation(site, item)) for item in directions}
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         operation, rest = self.operation(site, FORWARD), without_norm(site.epilogue)
         if self.bias == "position" or rest == site.epilogue:
             return self._calls(site, operation)
         norm = site.epilogue[0]
         assert isinstance(norm, Norm)
         # One more launch makes weights and a bias of the layer and the norm behind it.
-        units, width = operation.output.shape.units, _FOLDING if operation.tuning.model.items_are_lanes else 1
+        units, width = operation.output.shape.units, _FOLDING if operation.tuning.model.is_simt else 1
         fold = operation.call(
             "normalization/fold",
             GlobalSize(width, 1, units, per_sample=False),
@@ -121,13 +121,13 @@ class _Product(Layer):
 
         return [fold, *self._calls(site, replace(operation, array=array, bias_mode=1, epilogue=rest))]
 
-    def backward_parameters(self, site: Site) -> list[KernelCall]:
+    def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
         return self._calls(site, self.operation(site, BACKWARD_WEIGHTS)) if site.trains("weight") else []
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         return self._calls(site, self.operation(site, BACKWARD_DATA)) if site.input_deltas[0] else []
 
-    def _calls(self, site: Site, operation: Operation) -> list[KernelCall]:
+    def _calls(self, site: LayerContext, operation: Operation) -> list[KernelCall]:
         task, known = self._task(site, operation.direction), site.tuning.chosen
         key = task, operation.geometry
         if key not in known:
@@ -137,6 +137,6 @@ class _Product(Layer):
         return [call if call.way else replace(call, way=chosen.way, task=task) for call in chosen.calls()]
 
 
-def without_norm(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def without_norm(steps: tuple[EpilogueOp, ...]) -> tuple[EpilogueOp, ...]:
     """The steps less a norm in front, which becomes part of the weights and of one bias a unit."""
     return steps[1:] if steps and isinstance(steps[0], Norm) else steps

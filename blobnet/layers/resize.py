@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.contraction import Function
-from blobnet.layers.lowered import AXES, Lowered, function
+from blobnet.layers.lowered import AXES, ContractionLayer, function
 from blobnet.memory.blob import Shape
 
 _MODES = ("nearest", "bilinear")
 
 
 @dataclass(frozen=True)
-class Upsample(Lowered):
+class Upsample(ContractionLayer):
     """Every spatial axis ``scale`` times as long; (N, units, height, width) -> (N, units, height * s, width * t).
 
     ``nearest`` repeats each cell. ``bilinear`` weighs the two nearest cells along each axis, cells being points in the
@@ -62,7 +62,7 @@ class Upsample(Lowered):
 
 
 @dataclass(frozen=True)
-class _Blocks(Lowered):
+class _Blocks(ContractionLayer):
     """What layers share that turn units into blocks of cells, or back."""
 
     block: int

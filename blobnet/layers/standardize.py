@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blobnet.launch.elementwise import Step, fits, with_epilogue
+from blobnet.launch.elementwise import EpilogueOp, fits, with_epilogue
 from blobnet.launch.kernel_call import Array, KernelCall, cell_call
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement
 from blobnet.layers.initializers import GIVEN
 from blobnet.memory.blob import Shape
 
@@ -35,7 +35,7 @@ class Standardize(Layer):
     def delta_placement(self) -> Placement:
         return Placement.IN_PLACE
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         source, target = site.inputs[0], site.output
         # NOTE: a kernel takes no null blob; without a residual the role is bound to the output and not read.
         blobs = {"INPUT": source, "RESIDUAL": target, "OUTPUT": target}
@@ -45,10 +45,10 @@ class Standardize(Layer):
         call = cell_call(kernel, label, blobs, site.tuning, arrays=arrays, macros=macros)
         return [with_epilogue(call, site.epilogue)]
 
-    def fuses(self, steps: tuple[Step, ...]) -> bool:
+    def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return fits(steps, blobs=1)
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         target = site.input_deltas[0]
         if target is None:
             return []
@@ -60,5 +60,5 @@ class Standardize(Layer):
         return [cell_call("normalization/backward_inference", label, blobs, site.tuning, arrays=arrays, macros=macros)]
 
 
-def _arrays(site: Site, *names: str) -> dict[str, Array]:
+def _arrays(site: LayerContext, *names: str) -> dict[str, Array]:
     return {name.upper(): site.parameter(name) for name in names}

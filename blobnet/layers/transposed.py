@@ -10,13 +10,13 @@ from blobnet.contraction import Function
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer
 from blobnet.layers.initializers import check_initializer
-from blobnet.layers.lowered import AXES, Lowered, function
+from blobnet.layers.lowered import AXES, ContractionLayer, function
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import WindowAxis
 
 
 @dataclass(frozen=True)
-class _Transposed(Lowered):
+class _Transposed(ContractionLayer):
     """What transposed convolutions share; ``rank`` is the number of spatial axes."""
 
     filters: int

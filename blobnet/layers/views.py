@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from blobnet.contraction import Function
 from blobnet.errors import OptionError, ShapeError
 from blobnet.launch.kernel_call import Blob, KernelCall
-from blobnet.layers.base import Layer, Node, Placement, Site
-from blobnet.layers.lowered import AXES, Lowered, function
+from blobnet.layers.base import Layer, LayerContext, Node, Placement
+from blobnet.layers.lowered import AXES, ContractionLayer, function
 from blobnet.memory.blob import Shape
 from blobnet.support.checks import is_int
 
@@ -53,15 +53,15 @@ class Reshape(Layer):
     def delta_placement(self) -> Placement:
         return Placement.SHARED
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         return site.copied_input(0, site.output)
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         return site.copied_delta(0, site.delta)
 
 
 @dataclass(frozen=True)
-class Permute(Lowered):
+class Permute(ContractionLayer):
     """The axes of a sample in another order: ``Permute((1, 0))`` makes (width, units) of (units, width).
 
     Args:
@@ -73,7 +73,7 @@ class Permute(Lowered):
 
     order: Sequence[int]
     keeps_inputs: ClassVar[bool] = False
-    moves_because: ClassVar[str] = "axes in another order"
+    copy_reason: ClassVar[str] = "axes in another order"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,7 +88,7 @@ class Permute(Lowered):
 
 
 @dataclass(frozen=True)
-class Interleave(Lowered):
+class Interleave(ContractionLayer):
     """The units of two inputs of one shape, in turns: the first one's first, the second one's first, ...
 
         output(n, 2 * c + k, ...) = input k(n, c, ...)
@@ -99,7 +99,7 @@ class Interleave(Lowered):
 
     arity: ClassVar[tuple[int, int | None]] = (2, 2)
     keeps_inputs: ClassVar[bool] = False
-    moves_because: ClassVar[str] = "units in another order"
+    copy_reason: ClassVar[str] = "units in another order"
 
     def function(self, inputs: Sequence[Shape]) -> Function:
         first, second = inputs
@@ -111,7 +111,7 @@ class Interleave(Lowered):
 
 
 @dataclass(frozen=True)
-class Pad(Lowered):
+class Pad(ContractionLayer):
     """Zeros around the planes.
 
     Args:
@@ -123,7 +123,7 @@ class Pad(Lowered):
 
     padding: int | Sequence[int | Sequence[int]]
     keeps_inputs: ClassVar[bool] = False
-    moves_because: ClassVar[str] = "zeros around the planes"
+    copy_reason: ClassVar[str] = "zeros around the planes"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,7 +148,7 @@ class Pad(Lowered):
 
 
 @dataclass(frozen=True)
-class Slice(Lowered):
+class Slice(ContractionLayer):
     """A part of every axis, as Python slices lists.
 
     Units side by side, of whole planes, are read where they lie, and their delta is written where it belongs if other
@@ -165,7 +165,7 @@ class Slice(Lowered):
 
     ranges: Sequence[Sequence[int | None] | None]
     keeps_inputs: ClassVar[bool] = False
-    moves_because: ClassVar[str] = "planes cut, left out or taken twice"
+    copy_reason: ClassVar[str] = "planes cut, left out or taken twice"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -203,14 +203,14 @@ class Slice(Lowered):
     def first_unit(self, inputs: Sequence[Shape]) -> int:
         return self._parts(inputs[0])[0].start
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         return [] if self._is_part(site, site.output, site.inputs[0]) else super().forward(site)
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         target = site.input_deltas[0]
         return [] if target and self._is_part(site, site.delta, target) else super().backward_data(site)
 
-    def _is_part(self, site: Site, part: Blob, whole: Blob) -> bool:
+    def _is_part(self, site: LayerContext, part: Blob, whole: Blob) -> bool:
         """Whether a blob is those units of another one, in its memory."""
         if part.storage != whole.storage:
             return False

@@ -10,7 +10,7 @@ from blobnet.contraction import Function
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer
 from blobnet.layers.initializers import check_initializer
-from blobnet.layers.lowered import AXES, Lowered, function
+from blobnet.layers.lowered import AXES, ContractionLayer, function
 from blobnet.layers.windows import Filtering, Pooling
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import Padding, WindowAxis
@@ -25,7 +25,7 @@ def _cells(axes: Sequence[WindowAxis]) -> str:
 
 
 @dataclass(frozen=True)
-class Conv3D(Filtering, Lowered):
+class Conv3D(Filtering, ContractionLayer):
     """The convolution of volumes: (units, depth, height, width) -> (filters, ...).
 
         output[f, z, y, x] = bias[f] + sum over c, a, b, d of
@@ -102,7 +102,7 @@ class Conv3D(Filtering, Lowered):
 
 
 @dataclass(frozen=True)
-class _Pool3D(Pooling, Lowered):
+class _Pool3D(Pooling, ContractionLayer):
     """What pooling over windows of volumes shares."""
 
     pool_size: int | tuple[int, ...]

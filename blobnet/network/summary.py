@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from blobnet.memory.blob import Shape
 from blobnet.network.graph import Graph
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 from blobnet.support.tables import Table
 
 
@@ -80,7 +80,7 @@ class Summary:
             for layer in self.layers
         ]
         total = ["total", "", "", f"{self.parameters:,}", f"{self.frozen:,}"]
-        text = f"{self.parameters:,} ({readable(self.parameter_bytes)}), {self.trainable:,} of them trainable"
+        text = f"{self.parameters:,} ({format_bytes(self.parameter_bytes)}), {self.trainable:,} of them trainable"
         text += f", of which {self.frozen:,} are frozen" if self.frozen else ""
         columns = 5 if self.frozen else 4
         shown = [row[:columns] for row in (header, total, *rows)]

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from blobnet.errors import first_few
-from blobnet.onnx.host import MOST_BYTES, HostNode, Late, evaluated
+from blobnet.onnx.host import MAX_BYTES, HostNode, Late, evaluated
 from blobnet.onnx.operation import UnsupportedError
 from blobnet.onnx.reading import array_of
 from blobnet.onnx.values import Array, Tensor
@@ -21,9 +21,9 @@ from blobnet.onnx.values import Array, Tensor
 #: The operators that have graphs.
 KINDS = frozenset(["If", "Loop", "Scan"])
 #: Nodes that loops may run: in a reading of a file, where each takes milliseconds, and in a run of a node of a tail.
-MOST_READ, MOST_RUN = 2_000, 10_000
+MAX_READ, MAX_RUN = 2_000, 10_000
 #: How deep graphs may lie within each other.
-MOST_DEPTH = 20
+MAX_DEPTH = 20
 
 
 class Runner(Protocol):
@@ -56,7 +56,7 @@ class Budget:
     """What is left of the nodes that loops may run, and of the bytes that they may give."""
 
     most: int
-    bytes: int = MOST_BYTES
+    bytes: int = MAX_BYTES
 
     def __post_init__(self) -> None:
         self._nodes = self.most
@@ -70,7 +70,7 @@ class Budget:
         self._nodes -= max(1, nodes)
         self.bytes -= sum(value.nbytes for value in gives if isinstance(value, np.ndarray))
         if min(self._nodes, self.bytes) < 0:
-            rule = f"the trips of loops may run {self.most:,} nodes in all, and give {MOST_BYTES:,} bytes"
+            rule = f"the trips of loops may run {self.most:,} nodes in all, and give {MAX_BYTES:,} bytes"
             hint = "export the network with fewer trips, or with operators that do all of them at once."
             raise UnsupportedError(subject, rule, nodes_of_a_trip=nodes, hint=hint)
 
@@ -97,8 +97,8 @@ def depth_within(depth: int, subject: str) -> int:
     Raises:
         UnsupportedError: that is too deep.
     """
-    if depth >= MOST_DEPTH:
-        raise UnsupportedError(subject, f"graphs must lie within each other at most {MOST_DEPTH} deep", depth=depth)
+    if depth >= MAX_DEPTH:
+        raise UnsupportedError(subject, f"graphs must lie within each other at most {MAX_DEPTH} deep", depth=depth)
     return depth + 1
 
 
@@ -257,5 +257,5 @@ def run_tail(nodes: Sequence[HostNode], arrays: dict[Tensor | Late, Array]) -> N
         own = {
             name: arrays[value] if isinstance(value, Tensor | Late) else value for name, value in node.inputs.items()
         }
-        found = _computed(node.proto, own, _Host(node.subject, node.version, own, Budget(MOST_RUN)))
+        found = _computed(node.proto, own, _Host(node.subject, node.version, own, Budget(MAX_RUN)))
         arrays.update(zip(node.outputs, found, strict=True))

@@ -19,7 +19,7 @@ from blobnet.onnx.operation import UnsupportedError
 from blobnet.onnx.values import Array, Tensor
 
 #: Bytes that a constant may take. Files themselves hold no tensor beyond 2 GiB.
-MOST_BYTES = 2**31
+MAX_BYTES = 2**31
 
 #: The operators that constants and tails may be made by. None of them loops: blobnet/onnx/bodies.py has those.
 KINDS = frozenset(
@@ -156,7 +156,7 @@ Operand: TypeAlias = "Tensor | Array | Late"
 
 
 def evaluated(
-    node: Any, version: int, known: Mapping[str, Array], subject: str, most: int = 4 * MOST_BYTES
+    node: Any, version: int, known: Mapping[str, Array], subject: str, most: int = 4 * MAX_BYTES
 ) -> list[Array]:
     """The outputs of a node, an ``onnx.NodeProto``, for inputs that are known, by their names, in ``most`` bytes.
 

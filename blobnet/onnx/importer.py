@@ -39,14 +39,14 @@ from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.reading import OWN_DOMAINS, array_of, inner_graphs, opset, package, read
 from blobnet.onnx.values import Array, Pieces, Tensor, node_sizes
 from blobnet.support.checks import is_int
-from blobnet.support.garbage import collected_later
+from blobnet.support.garbage import gc_paused
 
 #: What samples may be on their way to the device.
 SAMPLE_TYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int16")
 #: Values of a tensor that a sample may have.
-MOST_ELEMENTS = 2**31
+MAX_ELEMENTS = 2**31
 #: Axes that ONNX's tensors may have.
-MOST_AXES = 16
+MAX_AXES = 16
 #: The operators that make sequences, and take them.
 SEQUENCE_KINDS = frozenset(["SequenceAt", "SplitToSequence"])
 #: The operators that compute with numbers, which of whole ones overflow and are cut off; and those that choose some.
@@ -94,7 +94,7 @@ def load(
         OptionError: an axis has no size, or another one than the file says; or an operator is none of those that
             docs/onnx.md lists: the error names the node, and is an UnsupportedError of blobnet.onnx.operation.
     """
-    with collected_later():
+    with gc_paused():
         return _loaded(read(path), str(path), sizes, samples, units_first)
 
 
@@ -328,7 +328,7 @@ class Import:
         self._texts: dict[tuple[Any, ...], str] = {}
         self._kept: list[Array] = []  # Whose ids nothing else may have.
         self._own_arrays: dict[int, tuple[Any, dict[str, Array]]] = {}
-        self._budget = bodies.Budget(bodies.MOST_READ)
+        self._budget = bodies.Budget(bodies.MAX_READ)
         self._loops = 0  # That the node at hand is within.
         self._reads = reads(graph)
         counts = {shape[0] if shape else 0 for shape in self.shapes.values()} if self.samples else set()
@@ -341,7 +341,7 @@ class Import:
         check_operators(graph, self.subject)
         values: dict[str, Operand] = dict(self._arrays_of(graph, self.constants))
         own = sum(array.nbytes for array in values.values() if isinstance(array, np.ndarray))
-        self._most = self._left = host.MOST_BYTES + 4 * own
+        self._most = self._left = host.MAX_BYTES + 4 * own
         types = {item.name: item.type.tensor_type.elem_type for item in graph.input}
         for name, array in self.known.items():
             values[name] = array
@@ -369,8 +369,8 @@ class Import:
             raise UnsupportedError(f"{self.subject}, input {name}", rule, type=kind, types=known)
         at = 0 if self.samples else None
         axes = (1, *shape[1:]) if self.samples else shape
-        if math.prod(shape) > MOST_ELEMENTS or len(shape) > MOST_AXES:
-            rule = f"a tensor must have at most {MOST_ELEMENTS:,} values, and {MOST_AXES} axes"
+        if math.prod(shape) > MAX_ELEMENTS or len(shape) > MAX_AXES:
+            rule = f"a tensor must have at most {MAX_ELEMENTS:,} values, and {MAX_AXES} axes"
             raise UnsupportedError(f"{self.subject}, input {name}", rule, shape=shape)
         own = _layer_name(name, self._names)
         self._names.add(own)
@@ -395,8 +395,8 @@ class Import:
             if is_plain:
                 self._name_made(graph, node, values, found)
             for name, value in zip(node.output, found, strict=False):
-                if isinstance(value, Tensor) and (math.prod(value.axes) > MOST_ELEMENTS or len(value.axes) > MOST_AXES):
-                    rule = f"a tensor must have at most {MOST_ELEMENTS:,} values a sample, and {MOST_AXES} axes"
+                if isinstance(value, Tensor) and (math.prod(value.axes) > MAX_ELEMENTS or len(value.axes) > MAX_AXES):
+                    rule = f"a tensor must have at most {MAX_ELEMENTS:,} values a sample, and {MAX_AXES} axes"
                     raise UnsupportedError(_subject_of(node, self.subject), rule, shape=value.axes)
                 if name:
                     values[name] = value

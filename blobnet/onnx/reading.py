@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 #: The operator sets that are read as they are: from here to the newest that the package knows. It converts older ones.
 OLDEST_OPSET = 7
 #: Nodes that a graph may have, its functions written out.
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 #: Those of them that ONNX defines by others: it takes milliseconds to write one out.
-MOST_COMPOSITES = 1_000
+MAX_COMPOSITES = 1_000
 #: Nodes that ONNX looks at to write out those whose text depends on the types of their inputs: for each all before it.
-MOST_LOOKS = 5_000_000
+MAX_LOOKS = 5_000_000
 #: What one of these becomes, about, of which half the others lie before it.
 _WRITTEN = 100
 #: What ONNX's own operators have for a domain.
@@ -237,12 +237,12 @@ def written_out(model: Any, subject: str) -> Any:
         if not schemas:
             break
         count = sum(kinds[kind] for _, kind in schemas)
-        if count > MOST_COMPOSITES:
-            rule = f"a model may have {MOST_COMPOSITES:,} nodes of operators that ONNX defines by others"
+        if count > MAX_COMPOSITES:
+            rule = f"a model may have {MAX_COMPOSITES:,} nodes of operators that ONNX defines by others"
             raise FileError(subject, rule, nodes=count, operators=first_few([kind for _, kind in schemas], 4))
         typed = [kind for (_, kind), schema in schemas.items() if schema.has_context_dependent_function]
         nodes, calls = sum(kinds.values()), sum(kinds[kind] for kind in typed)
-        if calls * (nodes + _WRITTEN * calls // 2) > MOST_LOOKS:
+        if calls * (nodes + _WRITTEN * calls // 2) > MAX_LOOKS:
             rule = "operators that ONNX writes out by the types of their inputs take time with all nodes before each"
             hint = "export the network with the operators that these are made of, or an older operator set."
             received = {"nodes": nodes, "of_these": calls, "operators": first_few(typed, 4)}
@@ -386,8 +386,8 @@ def _check_nodes(model: Any, subject: str) -> None:
         return total
 
     nodes = size(model.graph.node, 0)
-    if nodes > MOST_NODES:
-        raise FileError(subject, f"a model may have {MOST_NODES:,} nodes", nodes=nodes)
+    if nodes > MAX_NODES:
+        raise FileError(subject, f"a model may have {MAX_NODES:,} nodes", nodes=nodes)
     # What is not UTF-8 comes as bytes.
     if broken := [text for text in texts if not isinstance(text, str)]:
         raise FileError(subject, "names must be text", names=first_few(broken, 3))

@@ -21,7 +21,7 @@ from blobnet.onnx.forms import FORMS
 from blobnet.onnx.place import Place
 from blobnet.onnx.reading import package
 from blobnet.onnx.statements import add_statements
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 
 #: The version of ONNX's operators that is written, and that of the format which came with it.
 OPSET, IR_VERSION = 20, 9
@@ -30,7 +30,7 @@ BATCH = "N"
 #: Operators that compute nothing. Of a layer's others the last has its name, and so has what ``load`` makes of that.
 _SHAPING = {"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
 #: Protocol buffers hold no more.
-_MOST_BYTES = 2**31 - 1
+_MAX_BYTES = 2**31 - 1
 
 #: A shape; None is the batch.
 _Axes: TypeAlias = "tuple[int | None, ...]"
@@ -53,10 +53,10 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     atomic.check_name(path, "blobnet.onnx.save")
     proto = to_proto(model)
     size = proto.ByteSize()
-    if size > _MOST_BYTES:
+    if size > _MAX_BYTES:
         rule = "an ONNX file must be smaller than 2 GiB"
         raise FileError(
-            atomic.subject_of(path), rule, needed=readable(size), hint="model.save writes HDF5 of any size."
+            atomic.subject_of(path), rule, needed=format_bytes(size), hint="model.save writes HDF5 of any size."
         )
     atomic.write(path, proto.SerializeToString(deterministic=True))
 

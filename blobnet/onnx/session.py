@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 #: Networks that a session keeps, one for each set of sizes and known values.
-MOST_NETWORKS = 8
+MAX_NETWORKS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +240,7 @@ class Session:
                     compare_shapes(self._proto.graph, imported.outputs, self._subject)
                 found = Network.of(imported)
             others = [network for network in self._networks if network is not found]
-            self._networks = [*others, found][-MOST_NETWORKS:]
+            self._networks = [*others, found][-MAX_NETWORKS:]
         results = found._run(arrays, device)
         for name, kind in self._types.items():
             if kind:

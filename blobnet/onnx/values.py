@@ -26,7 +26,7 @@ from blobnet.layers import Node
 Array: TypeAlias = npt.NDArray[Any]
 
 #: Axes that a sample may have in blobnet.
-MOST_AXES = 4
+MAX_AXES = 4
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -90,7 +90,7 @@ def own_axes(axes: Sequence[int], at: int | None) -> list[int]:
 def node_sizes(axes: Sequence[int], at: int | None = None) -> tuple[int, ...]:
     """The sizes of a node for ONNX's axes: the same, where there are not too many, else the first ones in one."""
     sizes = [axes[axis] for axis in own_axes(axes, at)]
-    first = max(1, len(sizes) - MOST_AXES + 1)
+    first = max(1, len(sizes) - MAX_AXES + 1)
     return (math.prod(sizes[:first]), *sizes[first:])
 
 

@@ -27,7 +27,7 @@ _SLOWER = 5.0
 #: Seconds for ranks to find each other.
 _CONNECT = 10.0
 #: What is read at once, and how much of an error is said.
-_MOST_BYTES, _MOST_TEXT = 1 << 16, 2000
+_MAX_BYTES, _MAX_TEXT = 1 << 16, 2000
 
 #: What a rank does that computes something by itself.
 ALONE_RULE = "what one rank does by itself, it does within World.alone() (docs/many_devices.md)"
@@ -274,7 +274,7 @@ class Heartbeat:
         with self._lock:  # Words of two threads go out in the order of their states.
             seconds = time.monotonic() - self._since
             word = {"state": self._state, "seconds": seconds, "limit": self._limit, "failed": self._failed}
-            line = json.dumps({**word, "call": self._called, "text": self._text[:_MOST_TEXT]}).encode() + b"\n"
+            line = json.dumps({**word, "call": self._called, "text": self._text[:_MAX_TEXT]}).encode() + b"\n"
             for link in self._links:
                 with contextlib.suppress(OSError):  # It is gone, or hears nothing any more, which the reader finds.
                     link.send(line)
@@ -283,7 +283,7 @@ class Heartbeat:
         """Takes what a rank has said; whether there may be more."""
         assert peer.link is not None, "who has left is not read"
         try:
-            received = peer.link.recv(_MOST_BYTES)
+            received = peer.link.recv(_MAX_BYTES)
         except BlockingIOError:
             return True
         except OSError:

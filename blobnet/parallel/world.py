@@ -27,7 +27,7 @@ from blobnet.parallel import nccl
 from blobnet.parallel.heartbeat import ALONE_RULE, Heartbeat, State
 from blobnet.parallel.transports import HostMemory, Nccl, Transport
 from blobnet.support.at_exit import at_exit
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 from blobnet.support.interrupt import STATUS, TERMINATED, Terminated
 
 __all__ = ["World"]
@@ -134,7 +134,7 @@ class World:
         """The numbers of all ranks, each as many, a row of each in their order, on each of them; all must call it."""
         return numbers[np.newaxis]
 
-    def of_first(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """The value of rank 0, on every rank; all must call it."""
         return self.gather(value)[0]
 
@@ -142,7 +142,7 @@ class World:
         """What is dealt out to this rank of something that all have: each in turn gets one."""
         return itertools.islice(items, self.rank, None, self.size)
 
-    def dealt(self, own: Iterable[T]) -> list[T]:
+    def gather_in_order(self, own: Iterable[T]) -> list[T]:
         """What all ranks have made of what :meth:`own` dealt out, in its order, on each; all must call it."""
         every = self.gather(list(own))
         return [items[turn] for turn in range(len(every[0])) for items in every if turn < len(items)]
@@ -309,7 +309,7 @@ class _MpiWorld(_OneRank):
                 rule = "it should be there for gradients to go from device to device, and not through the host"
                 warn("NCCL", rule, cause=missing[0], hint=nccl.INSTALL)
         elif uuids != self._connected:
-            name = self.of_first(nccl.identifier() if self.is_first else b"")
+            name = self.broadcast(nccl.identifier() if self.is_first else b"")
             with self.doing("waits"):
                 communicator = nccl.Communicator(self.rank, self.size, name, uuids[self.rank])
             self.transport, self._connected = Nccl(communicator, self._host_memory, self.doing), uuids
@@ -561,7 +561,7 @@ def check_room(world: World, info: DeviceInfo, needed: int) -> None:
     shared = places[socket.gethostname(), info.address]
     if len(shared) > 1 and sum(shared.values()) > info.memory:
         rule = "ranks that share a device must fit its memory together"
-        received = {"needed": readable(sum(shared.values())), "memory": readable(info.memory)}
+        received = {"needed": format_bytes(sum(shared.values())), "memory": format_bytes(info.memory)}
         hint = "start fewer ranks on this host, or take smaller batches."
         raise PlanError("MPI", rule, ranks=first_few(shared, 8), device=info.name, hint=hint, **received)
 

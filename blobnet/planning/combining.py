@@ -14,7 +14,7 @@ from blobnet.planning.request import Request
 
 #: Bytes of the arrays of calls that are combined, which live together then and would else take turns: this part of all
 #: blobs, but no less and no more than so much.
-_PART, LEAST_BYTES, MOST_BYTES = 64, 8 << 20, 32 << 20
+_PART, MIN_BYTES, MAX_BYTES = 64, 8 << 20, 32 << 20
 #: Arrays in one storage begin at multiples of so many elements: kernels load vectors, and lines of caches.
 _ALIGNMENT = 32
 
@@ -26,11 +26,11 @@ def with_combined(request: Request, calls: Sequence[PhasedCall]) -> tuple[Phased
     that. Their arrays in memory that a plan may reuse lie side by side in one storage. What hardly ever runs, calls of
     parameters that no step changes, stays apart.
     """
-    if not request.tuning.model.items_are_lanes:
+    if not request.tuning.model.is_simt:
         return tuple(calls)
     blobs = {blob.storage: blob for _, call in calls for blob in call.blobs.values()}.values()
     size = request.batch_size * sum(blob.type.itemsize * blob.layout.memory_elements for blob in blobs)
-    room = min(MOST_BYTES, max(LEAST_BYTES, size // _PART))
+    room = min(MAX_BYTES, max(MIN_BYTES, size // _PART))
     rare = "" if request.in_batches else CONSTANT
     early = _combined(calls, _groups(calls, room, rare))
     last = len(early) - 1

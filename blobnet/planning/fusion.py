@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from blobnet.layers.base import Placement, Site
+from blobnet.layers.base import LayerContext, Placement
 from blobnet.network.graph import Graph, Vertex
 from blobnet.planning.placement import Places
 
@@ -21,7 +21,7 @@ class Fusion:
             without copies those that write its parts do.
     """
 
-    sites: tuple[Site, ...]
+    sites: tuple[LayerContext, ...]
     computed_by: Mapping[int, int]
 
 
@@ -33,7 +33,7 @@ class _Writer(NamedTuple):
     units: int
 
 
-def fuse(graph: Graph, places: Places, sites: Sequence[Site]) -> Fusion:
+def fuse(graph: Graph, places: Places, sites: Sequence[LayerContext]) -> Fusion:
     """Gives sites their epilogues: what layers in place behind them do to single values, in any order.
 
     Steps are added while the layer's kernels can do all of them; behind a concat those of all its parts. What else such

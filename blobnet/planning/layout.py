@@ -65,7 +65,7 @@ def lay_out(request: Request, places: Places, deltas: Deltas, halos: Mapping[Hal
     for vertex in request.graph.vertices:
         shapes = request.graph.input_shapes(vertex)
         # NOTE: lanes address cell by cell; one pitch would only give halos to planes that need none.
-        if shapes and not request.tuning.model.items_are_lanes and vertex.layer.same_pitch(shapes):
+        if shapes and not request.tuning.model.is_simt and vertex.layer.same_pitch(shapes):
             linked = [name for name in _around(vertex, places, deltas) if widths[name] > 1]
             for name in linked:
                 leaders[_leader(leaders, name)] = _leader(leaders, linked[0])

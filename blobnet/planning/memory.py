@@ -18,7 +18,7 @@ from blobnet.planning.request import Request
 from blobnet.planning.statistics import STATISTICS
 
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
-MOST_ELEMENTS = 1 << 30
+MAX_ELEMENTS = 1 << 30
 #: Words of the ``step`` array: seed (low, high), step number, and one to spare.
 STEP_WORDS = 4
 
@@ -232,7 +232,7 @@ def zero_halo(blob: Blob, model: DeviceModel) -> KernelCall:
     layout = blob.layout
     leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
     gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
-    local = row_group(model, max(leading, gaps, 1)) if model.items_are_lanes else (1, 1, 1)
+    local = row_group(model, max(leading, gaps, 1)) if model.is_simt else (1, 1, 1)
     size = GlobalSize(local[0], 1, layout.unit_count * layout.unit_memory_depth)
     return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
 
@@ -263,7 +263,7 @@ def _check_counts(request: Request, buffers: Iterable[Buffer]) -> None:
     counts = {"parameters": request.parameters.elements}
     counts |= {f"a sample of {buffer.name}": buffer.per_sample for buffer in buffers}
     largest = max(counts, key=lambda name: counts[name])
-    if counts[largest] > MOST_ELEMENTS:
-        rule = f"a sample of a blob, with its halo, and all parameters must have at most {MOST_ELEMENTS} elements"
+    if counts[largest] > MAX_ELEMENTS:
+        rule = f"a sample of a blob, with its halo, and all parameters must have at most {MAX_ELEMENTS} elements"
         hint = "use smaller pictures, fewer units, or pool before Flatten."
         raise PlanError("plan", rule, of=largest, elements=counts[largest], hint=hint)

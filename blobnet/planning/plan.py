@@ -9,7 +9,7 @@ from typing import Any
 
 from blobnet.errors import ShapeError
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob, KernelCall, for_model
-from blobnet.layers.base import Site
+from blobnet.layers.base import LayerContext
 from blobnet.network.graph import Graph
 from blobnet.planning.combining import with_combined
 from blobnet.planning.constants import PhasedCall, with_constants
@@ -24,9 +24,9 @@ from blobnet.planning.roles import Roles, assign_roles
 from blobnet.planning.schedule import Scheduled, halos_read, schedule
 from blobnet.planning.sites import make_sites
 from blobnet.planning.statistics import with_own_statistics
-from blobnet.support.garbage import collected_later
+from blobnet.support.garbage import gc_paused
 
-_MOST_SAMPLES = 1 << 30
+_MAX_SAMPLES = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Plan(Request):
     outputs: Mapping[str, Blob]
     deltas: Mapping[str, Blob]
     fused: Mapping[str, str] = field(default_factory=dict)
-    sites: Mapping[str, Site] = field(default_factory=dict, repr=False, compare=False)
+    sites: Mapping[str, LayerContext] = field(default_factory=dict, repr=False, compare=False)
 
     def __str__(self) -> str:
         return str(report(self))
@@ -110,7 +110,7 @@ class Plan(Request):
         larger batch may fit again.)
         """
         room = memory, allocation, reserved
-        fitting, too_large = (self.batch_size, _MOST_SAMPLES) if self.fits(*room) else (0, self.batch_size)
+        fitting, too_large = (self.batch_size, _MAX_SAMPLES) if self.fits(*room) else (0, self.batch_size)
         plan = self
         while fitting + 1 < too_large:
             batch = plan._largest_count(*room)
@@ -128,7 +128,7 @@ class Plan(Request):
 
     def _largest_count(self, memory: int, allocation: int, reserved: int) -> int:
         """The same with the work space of this plan."""
-        counts = range(1, _MOST_SAMPLES)
+        counts = range(1, _MAX_SAMPLES)
         return bisect_left(counts, True, key=lambda count: not self.fits(memory, allocation, reserved, count))
 
 
@@ -149,7 +149,7 @@ def make_plan(graph: Graph, batch_size: int, **settings: Any) -> Plan:
 
 def plan_of(request: Request) -> Plan:
     """The plan that is asked for; PlanError as for :func:`make_plan`."""
-    with collected_later():
+    with gc_paused():
         return _plan(request)
 
 

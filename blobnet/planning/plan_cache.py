@@ -23,16 +23,16 @@ from typing import Any
 from blobnet.errors import FIRST_READ
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.launch.kernel_source import Definition, KernelSource, Tunable
-from blobnet.launch.task import Task, Way
+from blobnet.launch.task import Task, Variant
 from blobnet.memory.blob import Axis, BlobLayout, StorageType
 from blobnet.planning import Buffer, Plan
 from blobnet.planning.request import Request
-from blobnet.support.garbage import collected_later
+from blobnet.support.garbage import gc_paused
 from blobnet.support.user_cache import read_entry, write_entry
 
 #: What a plan is made of: classes whose objects have their fields for parts, in their order.
 _RECORDS = (
-    *(Array, Axis, Blob, BlobLayout, Buffer, GlobalSize, KernelCall, KernelSource, StorageType, Task, Tunable, Way),
+    *(Array, Axis, Blob, BlobLayout, Buffer, GlobalSize, KernelCall, KernelSource, StorageType, Task, Tunable, Variant),
 )
 #: What a plan keeps, beside what it was asked for with. ``sites`` are for who has layers make more calls.
 _KEPT = ("calls", "buffers", "placed", "outputs", "deltas", "fused")
@@ -63,7 +63,7 @@ def load(path: Path, key: str, request: Request) -> Plan | None:
     entry = read_entry(path)
     if entry is None or not entry.startswith(key.encode()):
         return None
-    with collected_later():
+    with gc_paused():
         kept = _read(json.loads(zlib.decompress(entry[len(key) :])), _given(request))
     return Plan(**vars(request), **dict(zip(_KEPT, kept, strict=True)))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob
 from blobnet.memory.blob import BlobLayout
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 from blobnet.support.tables import Table
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _rows(plan: Plan, blobs: Mapping[str, Blob]) -> Iterator[tuple[str, ...]]:
 def _row(name: str, *, size: int, layout: BlobLayout | None = None, buffer: int | None = None) -> tuple[str, ...]:
     planes = "x".join(map(str, layout.shape.with_units(layout.unit_memory_count).dimensions)) if layout else ""
     zeros = f"{_zeros(layout) / layout.unit_memory_elements:.0%}" if layout else ""
-    return name, planes, readable(size), zeros, readable(buffer) if buffer is not None else ""
+    return name, planes, format_bytes(size), zeros, format_bytes(buffer) if buffer is not None else ""
 
 
 def _bytes(plan: Plan, blob: Blob) -> int:
@@ -101,23 +101,23 @@ def _facts(
     launches = f"{phases.total()} a batch ({', '.join(f'{phase} {number}' for phase, number in phases.items())})"
     total, reserved = plan.bytes() + sum(extra.values()), sum(extra.values())
     largest = max(plan.buffers.values(), key=lambda buffer: buffer.bytes(plan.batch_size))
-    weights = [readable(plan.buffers["parameters"].bytes(1))]
-    weights += [f"gradients {readable(plan.buffers['gradients'].bytes(1))}"] if "gradients" in plan.buffers else []
+    weights = [format_bytes(plan.buffers["parameters"].bytes(1))]
+    weights += [f"gradients {format_bytes(plan.buffers['gradients'].bytes(1))}"] if "gradients" in plan.buffers else []
     own = {name: size for name, size in extra.items() if name.startswith("optimizer")}
-    weights += [f"optimizer {readable(sum(own.values()))}"] if own else []
+    weights += [f"optimizer {format_bytes(sum(own.values()))}"] if own else []
     facts = {
         "launches": launches + (f", {constant}{_RARELY}" if constant else ""),
         "fused": _fused(plan),
         **_moves(plan),
-        "halo and slack": f"{readable(halo)}, {halo / size:.1%} of all blobs",
-        "reuse": f"{readable(stored)} of blobs and arrays lie in {readable(held)}",
+        "halo and slack": f"{format_bytes(halo)}, {halo / size:.1%} of all blobs",
+        "reuse": f"{format_bytes(stored)} of blobs and arrays lie in {format_bytes(held)}",
         "weights": ", ".join(weights),
-        "largest allocation": f"{readable(plan.largest_allocation())} ({largest.name})",
-        "total": f"{readable(total)} for a batch of {plan.batch_size}",
+        "largest allocation": f"{format_bytes(plan.largest_allocation())} ({largest.name})",
+        "total": f"{format_bytes(total)} for a batch of {plan.batch_size}",
     }
     if limits is not None:
         batch = plan.largest_batch(limits.memory, limits.largest_allocation, reserved)
-        room = f"{limits.name}: {readable(limits.memory)}, {readable(limits.largest_allocation)} a buffer"
+        room = f"{limits.name}: {format_bytes(limits.memory)}, {format_bytes(limits.largest_allocation)} a buffer"
         facts["largest batch"] = f"{batch:,} ({room})" if batch else f"none, not even 1 fits ({room})"
     return facts
 
@@ -141,7 +141,7 @@ def _moves(plan: Plan) -> dict[str, str]:
         for rarely in (False, True):
             sizes = [size for is_constant, size in launches if is_constant == rarely]
             if sizes:
-                parts.append(f"{len(sizes)}, {readable(sum(sizes))}{_RARELY if rarely else ''}")
+                parts.append(f"{len(sizes)}, {format_bytes(sum(sizes))}{_RARELY if rarely else ''}")
         return "; ".join(parts) or "0"
 
     lines = {"only moving data": counted([launch for launches in kinds.values() for launch in launches])}

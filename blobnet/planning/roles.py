@@ -54,7 +54,7 @@ def assign_roles(request: Request) -> Roles:
         needs_delta.append(wanted or (request.input_delta and vertex.layer.takes_samples))
     absorbed: dict[int, int] = {}
     for vertex, trains in zip(vertices, in_training, strict=True):
-        if trains and request.share and vertex.layer.remakes_output:
+        if trains and request.share and vertex.layer.recomputes_output:
             absorbed |= dict.fromkeys(_functions_behind(graph, vertex.index), vertex.index)
 
     def keeps(vertex: Vertex, *, output: bool) -> bool:

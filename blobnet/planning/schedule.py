@@ -70,7 +70,7 @@ def _made(phase: str, vertex: Vertex, direction: str, calls: Iterable[KernelCall
     """The calls of a layer, which are told whose they are."""
     made = []
     for call in calls:
-        because = call.because or (vertex.layer.moves_because if call.moves else "")
+        because = call.because or (vertex.layer.copy_reason if call.moves else "")
         whose = replace(call, owner=vertex.layer, vertex=vertex.index, direction=direction, because=because)
         made.append(Scheduled(phase, vertex.index, whose))
     return made

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blobnet.errors import KernelError
-from blobnet.launch.elementwise import Step
+from blobnet.launch.elementwise import EpilogueOp
 from blobnet.launch.kernel_call import Array
-from blobnet.layers.base import Site
+from blobnet.layers.base import LayerContext
 from blobnet.memory.blob import FLOAT32
 from blobnet.network.ends import Entry
 from blobnet.network.graph import Vertex
@@ -18,21 +18,23 @@ from blobnet.planning.request import Request
 from blobnet.planning.roles import Roles
 
 
-def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, layouts: Layouts) -> tuple[Site, ...]:
+def make_sites(
+    request: Request, roles: Roles, places: Places, deltas: Deltas, layouts: Layouts
+) -> tuple[LayerContext, ...]:
     """The sites of all vertices, without epilogues."""
     vertices = request.graph.vertices
     outputs = [layouts.blob(region) for region in places.regions]
     wanted = {index: layouts.blob(region) for index, region in deltas.regions.items()}
     entries = {entry.index: entry for entry in request.entries}
-    behind: dict[int, tuple[Step, ...]] = {}
+    behind: dict[int, tuple[EpilogueOp, ...]] = {}
     for index, head in sorted(roles.absorbed.items()):
         step = vertices[index].layer.step
         assert step is not None
         behind[head] = (*behind.get(head, ()), step)
 
-    def site(vertex: Vertex) -> Site:
+    def site(vertex: Vertex) -> LayerContext:
         ends = [(vertex.index, position) for position in range(len(vertex.inputs))]
-        return Site(
+        return LayerContext(
             name=vertex.name,
             inputs=tuple(outputs[source] for source in vertex.inputs),
             output=outputs[vertex.index],
@@ -45,7 +47,7 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
             behind=behind.get(vertex.index, ()),
             in_place_of=places.in_place_of.get(vertex.index),
             apart={end[1]: places.apart[end] for end in ends if end in places.apart},
-            deltas_apart={end[1]: deltas.apart[end] for end in ends if end in deltas.apart},
+            delta_copy_reasons={end[1]: deltas.apart[end] for end in ends if end in deltas.apart},
             batch_size=request.batch_size,
             sample_type=entries[vertex.index].sample_type if vertex.index in entries else "float32",
             augmented=vertex.index in entries and entries[vertex.index].augmented,
@@ -61,7 +63,7 @@ def make_sites(request: Request, roles: Roles, places: Places, deltas: Deltas, l
 def _memory(
     request: Request, vertex: Vertex, trained: frozenset[str], entry: Entry | None
 ) -> Callable[[str, str, int, int], Array]:
-    """What finds memory for a vertex, as Site.array."""
+    """What finds memory for a vertex, as LayerContext.array."""
     known: dict[str, Array] = {}
 
     def array(kind: str, name: str, elements: int, per_sample: int) -> Array:

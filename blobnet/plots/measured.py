@@ -13,9 +13,9 @@ from matplotlib.ticker import MaxNLocator
 from blobnet.errors import OptionError
 from blobnet.plots.drawing import new_figure, text
 
-_PANELS, _MOST_COLUMNS = ("loss", "accuracy"), 3
+_PANELS, _MAX_COLUMNS = ("loss", "accuracy"), 3
 #: The most classes of a matrix whose cells, and whose rows, are labelled.
-_MOST_NUMBERS, _MOST_NAMES = 30, 100
+_MAX_NUMBERS, _MAX_NAMES = 30, 100
 _COLOURS = {"training": "tab:blue", "validation": "tab:orange"}
 
 
@@ -36,7 +36,7 @@ def curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
     if not names:
         rule, hint = "the history must have a loss or an accuracy of every epoch", "Model.fit returns one."
         raise OptionError("plots.curves", rule, names=", ".join(map(str, history)) or "none", hint=hint)
-    columns = min(len(names), _MOST_COLUMNS)
+    columns = min(len(names), _MAX_COLUMNS)
     rows = -(-len(names) // columns)
     figure = new_figure(5 * columns, 4 * rows, title)
     panels = figure.subplots(rows, columns, squeeze=False).reshape(-1)
@@ -71,11 +71,11 @@ def confusion(matrix: npt.NDArray[np.int64], class_names: Sequence[str], title: 
     figure = new_figure(side, side, title)
     axes = figure.subplots()
     axes.imshow(parts, cmap="Blues", vmin=0, vmax=1)
-    if classes <= _MOST_NUMBERS:
+    if classes <= _MAX_NUMBERS:
         for row, column in np.ndindex(matrix.shape):
             colour = "white" if parts[row, column] > 0.5 else "black"
             axes.text(column, row, str(matrix[row, column]), ha="center", va="center", color=colour, fontsize=8)
-    if classes <= _MOST_NAMES:
+    if classes <= _MAX_NAMES:
         names = [text(name) for name in class_names]
         axes.set_xticks(range(classes), names, rotation=90 if max(map(len, names)) > 3 else 0)
         axes.set_yticks(range(classes), names)

@@ -18,14 +18,14 @@ from blobnet.plots.sheet import side_by_side
 #: Inches: a layer's row, what stands beside its name, each panel of spreads, what is above and below, between panels.
 _ROW, _NAMES, _PANEL, _TOP, _BOTTOM, _GAP = 0.2, 2.6, 2.6, 0.75, 0.5, 0.25
 #: Inches of a character of a name, and the most of them.
-_CHARACTER, _MOST_CHARACTERS = 0.062, 60
+_CHARACTER, _MAX_CHARACTERS = 0.062, 60
 #: Inches of a lane for connections that pass over layers.
 _LANE = 0.13
 _FONT = 7.5
 _COLOURS = {"weights": "#4f81bd", "values": "#f0b04a", "gradients": "#7f9f7f"}
 _FAULT = "#c00000"
 #: Filters that are drawn, the inches of one and between two, the same for one of many units, and of a line above them.
-_MOST_FILTERS, _FILTER, _LARGE_FILTER, _TITLE = 96, (0.55, 0.05), (0.9, 0.15), 0.35
+_MAX_FILTERS, _FILTER, _LARGE_FILTER, _TITLE = 96, (0.55, 0.05), (0.9, 0.15), 0.35
 
 
 def network(model: Model, x: Any = None, y: Any = None, *, title: str = "", **settings: Any) -> Figure:
@@ -47,11 +47,11 @@ def draw_network(found: ModelSpreads, title: str = "") -> Figure:
     panels = ["weights", *(["values", "gradients"] if found.samples else [])]
     edges = _lanes(found.layers)
     lanes = max((lane for *_, lane in edges), default=-1) + 1
-    longest = min(max(len(layer.title) for layer in found.layers), _MOST_CHARACTERS)
+    longest = min(max(len(layer.title) for layer in found.layers), _MAX_CHARACTERS)
     names = _NAMES + longest * _CHARACTER + lanes * _LANE
     width = names + len(panels) * (_PANEL + _GAP) + _GAP
     rows = len(found.layers) * _ROW
-    filters = None if found.filters is None else _as_pictures(found.filters[:_MOST_FILTERS])
+    filters = None if found.filters is None else _as_pictures(found.filters[:_MAX_FILTERS])
     step = sum(_filter_size(found))
     across = int((width - 2 * _GAP) / step)
     below = 0.0 if filters is None else _TITLE + -(-len(filters) // across) * step + _GAP
@@ -99,7 +99,7 @@ def _draw_graph(
             stem, row, "o", markersize=5, color="#1f4e79", markerfacecolor="#1f4e79" if layer.parameter else "white"
         )
         parameters = f"{layer.parameters:,}" if layer.parameters else ""
-        axes.text(stem + 0.15, row, text(layer.title, _MOST_CHARACTERS), va="center", fontsize=_FONT)
+        axes.text(stem + 0.15, row, text(layer.title, _MAX_CHARACTERS), va="center", fontsize=_FONT)
         axes.text(width - 1.0, row, str(layer.shape), va="center", ha="right", fontsize=_FONT, color="dimgray")
         axes.text(width - 0.1, row, parameters, va="center", ha="right", fontsize=_FONT)
     for name, place in (("output", width - 1.0), ("parameters", width - 0.1)):

@@ -14,12 +14,12 @@ from blobnet.launch.kernel_call import KernelCall
 from blobnet.planning import Plan
 from blobnet.planning.timeline import KINDS, memory_schedule
 from blobnet.plots.drawing import new_figure, text
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 
 #: One for each of KINDS: cold for what is always there, warm for what comes and goes.
 _COLOURS = ("#1f4e79", "#4f81bd", "#95b3d7", "#c6d5ea", "#7f9f7f", "#f0b04a", "#d9603b", "#b9b9b9")
 #: The part of all launches that a phase has at least, for its name to be written.
-_LEAST_PHASE = 0.05
+_MIN_PHASE = 0.05
 
 
 def memory(
@@ -37,16 +37,16 @@ def memory(
     edges = np.arange(count + 1)
     colours = [_COLOURS[KINDS.index(kind)] for kind in found.held]
     stacked = [np.append(values, values[-1]) / divisor for values in found.held.values()]
-    labels = [f"{kind}, {readable(int(values.max()))}" for kind, values in found.held.items()]
+    labels = [f"{kind}, {format_bytes(int(values.max()))}" for kind, values in found.held.items()]
     axes.stackplot(edges, *stacked, labels=labels, colors=colours, step="post", linewidth=0)
     axes.axhline(found.allocated / divisor, color="black", linestyle="--", linewidth=1)
     axes.set_xlim(0, count)
     axes.set_ylim(0, 1.3 * found.allocated / divisor)
-    allocated = f"allocated: {readable(found.allocated)}"
+    allocated = f"allocated: {format_bytes(found.allocated)}"
     # On the side where no line to the peak crosses it.
     end, side, shift = (count, "right", -4) if peak < count / 2 else (0, "left", 4)
     axes.annotate(allocated, (end, found.allocated / divisor), (shift, 3), textcoords="offset points", ha=side)
-    where = f"most in use: {readable(int(total[peak]))},\n{text(found.launches[peak], 60)}"
+    where = f"most in use: {format_bytes(int(total[peak]))},\n{text(found.launches[peak], 60)}"
     axes.annotate(
         where,
         (peak + 0.5, total[peak] / divisor),
@@ -69,7 +69,7 @@ def memory(
 
 def _draw_phases(axes: Axes, phases: Sequence[str]) -> None:
     """A line where each phase begins, and its name above the picture, where there is room for it."""
-    start, least = 0, len(phases) * _LEAST_PHASE
+    start, least = 0, len(phases) * _MIN_PHASE
     for name, members in groupby(phases):
         length = len(list(members))
         axes.axvline(start, color="black", linewidth=0.5, alpha=0.6)

@@ -28,9 +28,9 @@ Line = tuple[str, str, str]
 _SMALL, _LARGE, _LARGE_CELLS = 1.1, 1.9, 64
 #: Inches between pictures, of a line of a caption and of the title, around the title, and below the last row.
 _GAP, _LINE, _TITLE_LINE, _HEAD, _FOOT = 0.16, 0.145, 0.185, 0.2, 0.35
-_LEAST_WIDTH = 5.0
+_MIN_WIDTH = 5.0
 #: Units of a sample that are shown side by side where they are no colours, and as curves.
-_MOST_UNITS, _MOST_CURVES = 16, 6
+_MAX_UNITS, _MAX_CURVES = 16, 6
 _CAPTION_SIZE = 7.5
 #: Characters in an inch, of a caption and of the title.
 _CHARACTERS, _TITLE_CHARACTERS = 16, 12
@@ -41,7 +41,7 @@ _OVER = 0.5
 #: The colours of classes in masks, from 0 to 1: those of the files that ``predict --masks`` writes.
 _COLOURS = mask_colours() / 255
 #: Classes of masks that the legend names, and inches of an entry besides its words.
-_MOST_CLASSES, _ENTRY = 40, 0.45
+_MAX_CLASSES, _ENTRY = 40, 0.45
 
 
 def samples(
@@ -176,7 +176,7 @@ def _draw(
     down = height + (lines + 1) * _LINE
     columns = _columns(len(values), across + _GAP, down + _GAP)
     rows = -(-len(values) // columns)
-    side = max(columns * (across + _GAP) + _GAP, _LEAST_WIDTH)
+    side = max(columns * (across + _GAP) + _GAP, _MIN_WIDTH)
     wrapped = [line for part in title.split("\n") for line in textwrap.wrap(part, int(side * _TITLE_CHARACTERS))]
     head = _HEAD + len(wrapped) * _TITLE_LINE
     entries = [] if masks is None else _entries(masks, class_names)
@@ -216,7 +216,7 @@ def _draw(
 def _entries(masks: npt.NDArray[np.int64], class_names: Sequence[str]) -> list[Patch]:
     """The legend: the colour of each class that is in the masks, and white for what takes no part."""
     found = [int(number) for number in np.unique(masks)]
-    shown = [number for number in found if number != IGNORED][:_MOST_CLASSES]
+    shown = [number for number in found if number != IGNORED][:_MAX_CLASSES]
     entries = [Patch(color=_COLOURS[number], label=text(class_name(number, class_names), 30)) for number in shown]
     if IGNORED in found:
         entries.append(Patch(facecolor="white", edgecolor="gray", label="takes no part"))
@@ -252,7 +252,7 @@ def _pictures(values: FloatArray) -> FloatArray:
     units = values.shape[1]
     if units == 3:
         return np.moveaxis(shaded, 1, -1)
-    return shaded[:, 0] if units == 1 else side_by_side(shaded[:, :_MOST_UNITS])
+    return shaded[:, 0] if units == 1 else side_by_side(shaded[:, :_MAX_UNITS])
 
 
 def _in_colours(pictures: FloatArray) -> FloatArray:
@@ -305,7 +305,7 @@ def _size(pictures: FloatArray | None, beside: int) -> tuple[float, float]:
 
 def _draw_curves(axes: Axes, sample: FloatArray, shades: tuple[float, float]) -> None:
     """A sample without pictures: a curve for each unit, or one over the units."""
-    curves = sample[:_MOST_CURVES] if sample.ndim == 2 else sample[None]
+    curves = sample[:_MAX_CURVES] if sample.ndim == 2 else sample[None]
     for curve in curves:
         axes.plot(curve, linewidth=0.8, drawstyle="default" if curve.size > 32 else "steps-mid")
     margin = 0.05 * (shades[1] - shades[0])
@@ -317,11 +317,11 @@ def _legend(values: FloatArray, shades: tuple[float, float]) -> str:
     low, high = (f"{value:.3g}" for value in shades)
     units = values.shape[1]
     if values.ndim != 4:
-        some = f"; {_MOST_CURVES} of {units} units" if values.ndim == 3 and units > _MOST_CURVES else ""
+        some = f"; {_MAX_CURVES} of {units} units" if values.ndim == 3 and units > _MAX_CURVES else ""
         return f"from {low} (bottom) to {high} (top){some}"
     some = (
         ""
         if units in (1, 3)
-        else f"; units 0 to {min(units, _MOST_UNITS) - 1}" + (f" of {units}" if units > _MOST_UNITS else "")
+        else f"; units 0 to {min(units, _MAX_UNITS) - 1}" + (f" of {units}" if units > _MAX_UNITS else "")
     )
     return f"{'no colour' if units == 3 else 'black'} is {low}, {'full colour' if units == 3 else 'white'} {high}{some}"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from blobnet.bench.roofline import Roofline
 
 #: Kernels that have a bar each.
-_MOST_KERNELS = 20
+_MAX_KERNELS = 20
 #: Of what a kernel takes, and of what the roofline needs for it, by what bounds it.
 _COLOURS = {"memory": ("#b8cce4", "#1f4e79"), "compute": ("#fbdcaa", "#c07000")}
 _OTHERS = ("0.85", "0.85")
@@ -35,7 +35,7 @@ def step(
         top: what was measured of the device.
         title: of the picture.
     """
-    rows = min(len(shares), _MOST_KERNELS + 1)
+    rows = min(len(shares), _MAX_KERNELS + 1)
     figure = new_figure(15, max(4.5, 1.6 + 0.26 * rows), title)
     bars, roof = figure.subplots(1, 2, width_ratios=(3, 2))
     _draw_bars(bars, shares)
@@ -49,11 +49,11 @@ def _draw_bars(axes: Axes, shares: Sequence[KernelShare]) -> None:
     # The dark parts: kernels whose data stay in a cache pass their floor, but save no time of others.
     floor = sum(min(share.seconds, share.floor) for share in shares)
     rows = [(share.kernel, share.launches, share.seconds, share.floor, _COLOURS[share.bound]) for share in shares]
-    if len(rows) > _MOST_KERNELS + 1:
-        rest = rows[_MOST_KERNELS:]
+    if len(rows) > _MAX_KERNELS + 1:
+        rest = rows[_MAX_KERNELS:]
         launches = sum(row[1] for row in rest)
         seconds, floors = sum(row[2] for row in rest), sum(row[3] for row in rest)
-        rows = [*rows[:_MOST_KERNELS], (f"{len(rest)} others", launches, seconds, floors, _OTHERS)]
+        rows = [*rows[:_MAX_KERNELS], (f"{len(rest)} others", launches, seconds, floors, _OTHERS)]
     longest = max(seconds for _, _, seconds, *_ in rows)
     for place, (_, launches, seconds, least, (light, dark)) in enumerate(rows):
         axes.barh(place, 1e3 * seconds, color=light)

@@ -21,7 +21,7 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 #: Characters of what a child said last that are kept.
-_MOST_WORDS = 1500
+_MAX_WORDS = 1500
 _LENGTH = struct.Struct("<Q")
 
 
@@ -107,7 +107,7 @@ class Child:
             cause = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         except ValueError:
             cause = f"killed by signal {-status}"
-        self._words.seek(max(0, self._words.seek(0, os.SEEK_END) - _MOST_WORDS))
+        self._words.seek(max(0, self._words.seek(0, os.SEEK_END) - _MAX_WORDS))
         return f"{cause}\n{self._words.read().decode(errors='replace').strip()}".strip()
 
     def kill(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def readable(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Bytes as people read them."""
     if size < 1024:
         return f"{size} B"

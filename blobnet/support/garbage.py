@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def collected_later() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Puts the search off: of what is made at once and stays, as graphs and plans do, it takes a seventh of the time.
 
     Who finds it put off already leaves it so: several threads may be within.

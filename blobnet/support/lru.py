@@ -10,7 +10,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Key, Value]):
+class LRUCache(Generic[Key, Value]):
     """Values by key, of which those that were asked for longest ago are forgotten; for several threads.
 
     Args:

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 #: The memory that what a file holds may take: so many times its size, and this much in any case.
-MOST_UNPACKED, LEAST_MOST = 256, 1 << 30
+MAX_UNPACKED, MIN_MOST = 256, 1 << 30
 _OTHERS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -32,4 +32,4 @@ def most_memory(size: int) -> int:
 
     Packing makes small files of large arrays, but what is worth training on is no such thing.
     """
-    return max(LEAST_MOST, MOST_UNPACKED * size)
+    return max(MIN_MOST, MAX_UNPACKED * size)

@@ -18,7 +18,7 @@ from blobnet.support.at_exit import at_exit
 from blobnet.support.regular_file import check_regular
 
 #: Bytes that a disk must have free for what is kept to be of use.
-_LEAST_FREE = 1 << 24
+_MIN_FREE = 1 << 24
 #: Others may do nothing in a folder of the cache: what lies there is run.
 _PRIVATE = 0o700
 #: Keeps the threads of this process apart, which locks of files do not.
@@ -89,7 +89,7 @@ def has_room(folder: Path) -> bool:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
         is_writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-        return is_writable and shutil.disk_usage(folder).free >= _LEAST_FREE
+        return is_writable and shutil.disk_usage(folder).free >= _MIN_FREE
     except OSError:
         return False
 

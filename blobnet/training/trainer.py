@@ -299,7 +299,7 @@ class Trainer:
                 with world.together("validation"), bar("validation", validation.count, verbose) as shown:
                     finish = evaluator.measure(validation, self.step.loss_weights, asked, world, shown.update)
                 record |= {f"validation_{name}": value for name, value in finish().items()}
-            record = self.step.world.of_first(record)
+            record = self.step.world.broadcast(record)
             is_noted = is_noted or note_divergence(self._first_loss or 0.0, record, self.epoch + 1)
             self.epoch, self.batches, self.samples = self.epoch + 1, 0, 0
             if verbose:

@@ -23,7 +23,7 @@ AVERAGE, AVERAGE_RATE = "averaged parameters", "average rate"
 #: Bytes at most that ranks send each other whole, which takes one message at each level in place of two.
 WHOLE = 1 << 20
 #: Work-items of a work-group, and the most of a launch, on a GPU.
-_GROUP, _MOST_ITEMS = 256, 1 << 18
+_GROUP, _MAX_ITEMS = 256, 1 << 18
 
 
 @dataclass(frozen=True)
@@ -190,13 +190,13 @@ def _call(
     if not elements:
         return []
     tunables = kernel_source.load(kernel).tuning(model)
-    group = group_size(model, _GROUP) if model.items_are_lanes else 1
+    group = group_size(model, _GROUP) if model.is_simt else 1
     runs = -(-elements // (tunables["RUN"] * tunables["LANES"]))
     return [
         KernelCall(
             kernel,
             label,
-            GlobalSize(min(rounded_up(runs, group), _MOST_ITEMS), per_sample=False),
+            GlobalSize(min(rounded_up(runs, group), _MAX_ITEMS), per_sample=False),
             arrays=arrays,
             macros={"TRAINABLE_ELEMENTS": elements, **macros},
             tunables=tunables,

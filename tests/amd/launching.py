@@ -20,7 +20,7 @@ from tests.amd.machine import FAULTS, Launch, Start, Traffic, interpreter
 #: Waves take turns of so many instructions at most, at random, if $BLOBNET_AMD_TURN says so: a barrier that is missing
 #: shows. If not, each runs until a barrier or its end.
 TURN = "BLOBNET_AMD_TURN"
-MOST_INSTRUCTIONS = 4_000_000_000
+MAX_INSTRUCTIONS = 4_000_000_000
 _NAMES = list(NUMBERS)
 
 
@@ -83,7 +83,7 @@ def run(
     program = kernel.program
     counts, failed = np.zeros(len(program.records), np.uint64), np.zeros(3, np.uint32)
     launch = Launch(
-        most=MOST_INSTRUCTIONS,
+        most=MAX_INSTRUCTIONS,
         code=kernel.address,
         turn=int(os.environ.get(TURN, "0")),
         random=1,

@@ -20,7 +20,7 @@ from blobnet.launch.kernel_call import COPYING
 from blobnet.layers import Concat
 from blobnet.layers.base import Placement
 from blobnet.model import Model
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 
 
 def copying(device: Device, model: Model, batch_size: int) -> NetworkBench:
@@ -35,8 +35,8 @@ def line(name: str, bench: NetworkBench, seconds: float) -> str:
     calls, count = bench.calls, bench.batch_size
     copies = [call.bytes(count) for call in calls if call.moves == COPYING]
     return (
-        f"{name}: {len(calls)} launches, {readable(sum(call.bytes(count) for call in calls))} read and written, "
-        f"{len(copies)} copies of {readable(sum(copies))} among them; memory {readable(bench.step.bytes)}; "
+        f"{name}: {len(calls)} launches, {format_bytes(sum(call.bytes(count) for call in calls))} read and written, "
+        f"{len(copies)} copies of {format_bytes(sum(copies))} among them; memory {format_bytes(bench.step.bytes)}; "
         f"{1e3 * seconds:.2f} ms"
     )
 

@@ -17,7 +17,7 @@ from blobnet.bench.network import LEARNING_RATE, NetworkBench
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
 from blobnet.model import Model
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 
 _STEPS = 5
 
@@ -58,7 +58,7 @@ def main() -> None:
         first, later = torch_peaks(model, bench)
         ours = bench.step.bytes
         print(
-            f"{name}: {readable(ours)}, PyTorch {readable(later)} ({readable(first)}); "
+            f"{name}: {format_bytes(ours)}, PyTorch {format_bytes(later)} ({format_bytes(first)}); "
             f"ratio {ours / later:.2f} ({ours / first:.2f})",
             flush=True,
         )

@@ -51,9 +51,9 @@ TITLES = {
 #: Work-items side by side along the columns, or the units; units that one makes in seed 000, and in seed 004.
 SIDE_BY_SIDE, BLOCK, VECTOR = 32, 16, 4
 #: Seed 002: input units a work-item; positions of a group; work-items of it; bytes of its local memory.
-CHANNELS, POSITIONS, MOST_ITEMS, LOCAL_BYTES = (1, 2, 4, 8, 16), 8, 1024, 48 << 10
+CHANNELS, POSITIONS, MAX_ITEMS, LOCAL_BYTES = (1, 2, 4, 8, 16), 8, 1024, 48 << 10
 #: Buffers that take turns at most.
-MOST_SETS = 12
+MAX_SETS = 12
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def rungs(seed: str, case: layer_cases.Case, model: DeviceModel) -> Iterator[Run
         yield Rung(f"{step} input units a step", "the loop over input units unrolled, inputs as vectors", steps)
     else:
         positions = f"tile x 1x1x{min(width, POSITIONS)}"
-        items = min(units, model.group_size, MOST_ITEMS)
+        items = min(units, model.group_size, MAX_ITEMS)
         beside = f"tile o {min(outputs, SIDE_BY_SIDE)}x1x1; tile x {min(width, POSITIONS)}x1x1"
         yield Rung("concise", "a work-item an output value", beside)
         shared = f"{positions}; share i {items}; unroll {taps}"
@@ -182,7 +182,7 @@ def staged(case: layer_cases.Case, channels: int, model: DeviceModel) -> str:
     run = (positions - 1) * axis.stride + axis.span
     each = (channels * (run | 1) | 1) + (channels * (axis.kernel | 1) | 1)
     room, turns = min(model.local_memory, LOCAL_BYTES) // 4 - 64, case.input.units // channels
-    items = min(turns, model.group_size, MOST_ITEMS)
+    items = min(turns, model.group_size, MAX_ITEMS)
     while items > 1 and items * (each + positions) > room:
         items //= 2
     chunk = min(turns, max(1, (room - items * positions) // each // items) * items)
@@ -252,7 +252,7 @@ def report(device: Device, roof: Roofline, seed: str, case: layer_cases.Case, op
     best: tuple[float, str] = (float("inf"), "none")
     for rung in [*rungs(seed, case, device.model), chosen]:
         try:
-            made = Bench(device, text, min(hand.sets, MOST_SETS), rung.schedule)
+            made = Bench(device, text, min(hand.sets, MAX_SETS), rung.schedule)
             line(rung.name, made.seconds(options.repeats), rung.adds)
         except BlobnetError as error:
             print(f"  {rung.name:<22}skipped: {str(error).splitlines()[0]}")

@@ -66,7 +66,7 @@ from blobnet.examination import layer_cases
 from blobnet.hardware.device_model import Answers, DeviceModel, model_of
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.launch.kernel_call import Array, KernelCall, Tuning
-from blobnet.layers.lowered import Lowered
+from blobnet.layers.lowered import LoweredProgram
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import FLOAT32, Shape
 from blobnet.planning import Plan, make_plan
@@ -81,7 +81,7 @@ Part = tuple[int | None, str]
 MODELS = ("resnet50", "mobilenet_v2", "vgg16")
 #: The part of a plan's flops from which on a program counts, and of an inner loop's instructions that should multiply
 #: and add; how many of them make it that of a product.
-_LARGE, _WANTED, _LEAST_MULTIPLY_ADDS = 0.01, 0.6, 8
+_LARGE, _WANTED, _MIN_MULTIPLY_ADDS = 0.01, 0.6, 8
 #: Kernels whose names begin so multiply and add, but make no product.
 _TRANSFORMS = "convolution/fourier_", "convolution/winograd_"
 #: What --quick compiles, and for which GPUs.
@@ -178,13 +178,13 @@ def flops_shares(plan: Plan, batch_size: int) -> dict[Part, float]:
             for direction in case.directions:
                 if phase.startswith(direction):
                     flops[number, phase] = case.work(direction, batch_size).flops
-        elif isinstance(vertex.layer, Lowered):
+        elif isinstance(vertex.layer, LoweredProgram):
             flops[number, phase] = compiled_flops(vertex.layer, shapes_in, batch_size).get(phase, 0)
     return {part: value / sum(flops.values()) for part, value in flops.items()}
 
 
 @functools.cache
-def compiled_flops(layer: Lowered, inputs: tuple[Shape, ...], batch_size: int) -> dict[str, int]:
+def compiled_flops(layer: LoweredProgram, inputs: tuple[Shape, ...], batch_size: int) -> dict[str, int]:
     """The flops of each direction of a layer that the contraction compiler makes."""
     bound = layer.bound(inputs, batch_size)
     trained = [spec.name for spec in layer.parameters(inputs) if spec.trainable]
@@ -321,7 +321,7 @@ def run(command: list[str], environment: Mapping[str, str] | None = None) -> str
 
 def is_product(call: KernelCall, found: Compiled) -> bool:
     """Whether a launch multiplies for a layer, and its inner loop more than it must for addresses."""
-    multiplies = found.loop.multiply_adds >= _LEAST_MULTIPLY_ADDS
+    multiplies = found.loop.multiply_adds >= _MIN_MULTIPLY_ADDS
     return bool(call.way) and multiplies and not call.kernel.startswith(_TRANSFORMS)
 
 

@@ -19,7 +19,7 @@ from blobnet.network import graph
 from blobnet.optimizers import SGD, Adam
 from blobnet.planning import make_plan
 from blobnet.planning.report import Limits, report
-from blobnet.support.formatting import readable
+from blobnet.support.formatting import format_bytes
 from tests.kinds import tuning_for
 
 
@@ -81,7 +81,7 @@ def test_facts_of_devices(run, monkeypatch) -> None:
     assert [name for name, _ in lines] == [name for name, _, _ in facts(found.model) if name != "name"]
     texts = {name: re.split(" {2,}", text) for name, text in lines}
     assert texts["architecture"] == ["hopper", "table"]
-    assert texts["items_are_lanes"] == ["yes", "driver"]
+    assert texts["is_simt"] == ["yes", "driver"]
     assert texts["register_file"] == ["256.0 KiB", "table"]
     assert texts["caches"] == ["256.0 KiB", "table"]
     assert texts["cache_line"] == ["128 B", "driver"]
@@ -182,7 +182,7 @@ def test_plan_finds_the_largest_batch(run, two_devices) -> None:
         plan = lenet5().plan(128, device_class=kind)
         result = run("plan", "lenet5", *arguments)
         batch = plan.largest_batch(memory, allocation, state)
-        room = f"{name}: {readable(memory)}, {readable(allocation)} a buffer"
+        room = f"{name}: {format_bytes(memory)}, {format_bytes(allocation)} a buffer"
         assert result.out.splitlines()[0].endswith(f"kernels for a {kind}")
         assert result.out.splitlines()[-1] == f"largest batch       {batch:,} ({room})"
     result = run("plan", "lenet5", "--memory", "100K")
@@ -264,17 +264,17 @@ def test_report_counts_what_there_is() -> None:
     layout = plan.outputs["in"].layout
     zeros = 1 - 24 / layout.unit_memory_elements
     assert lines["in output"].split() == [
-        "in", "output", "1x4x6", *readable(40 * layout.memory_elements).split(), f"{zeros:.0%}",
-        *readable(plan.buffers["in output"].bytes(10)).split(),
+        "in", "output", "1x4x6", *format_bytes(40 * layout.memory_elements).split(), f"{zeros:.0%}",
+        *format_bytes(plan.buffers["in output"].bytes(10)).split(),
     ]  # fmt: skip
     assert lines["optimizer velocity"].split() == ["optimizer", "velocity", "3.9", "KiB", "3.9", "KiB"]
     assert lines["launches"].startswith(f"launches            {len(plan.calls) + 2} a batch (forward ")
     assert lines["launches"].endswith(", update 2)")
     moving = [call for _, call in plan.calls if call.moves]
-    size = readable(sum(call.bytes(10) for call in moving))
+    size = format_bytes(sum(call.bytes(10) for call in moving))
     assert lines["only moving data"] == f"only moving data    {len(moving)}, {size}"
-    assert lines["total"].endswith(f"{readable(plan.bytes() + 4000)} for a batch of 10")
-    assert readable(plan.largest_allocation()) in lines["largest allocation"]
+    assert lines["total"].endswith(f"{format_bytes(plan.bytes() + 4000)} for a batch of 10")
+    assert format_bytes(plan.largest_allocation()) in lines["largest allocation"]
     assert f"{plan.largest_batch(1 << 20, 1 << 19, 4000):,} (box: 1.0 MiB, 512.0 KiB a buffer)" in text
     every_storage = {name for name in plan.placed if name}
     shown = {line.split("  ")[0].removeprefix("+ ") for line in text.splitlines()}
@@ -286,7 +286,7 @@ def test_report_names_layers_that_move_values() -> None:
     first, second = layers.split(layers.Conv2D(8, 3, padding=1)(start), [4, 4])
     plan = make_plan(graph.from_nodes(start, layers.Interleave()([second, first])), 2)
     assert plan.copies == []
-    size = readable(2 * 4 * 2 * 8 * 30)
+    size = format_bytes(2 * 4 * 2 * 8 * 30)
     text = str(report(plan))
     assert f"\n  copying A, B (Interleave)  1, {size}: units in another order\n" in text
     assert max(map(len, text.splitlines())) <= 80
@@ -309,7 +309,7 @@ def test_report_names_copies() -> None:
     model = graph.from_nodes(start, layers.Concat(name="join")([branch, branch]))
     plan = make_plan(model, 2)
     assert plan.copies == ["join forward (conv comes in more than once)"] * 2
-    size = readable(2 * 2 * 2 * 24 * 4)  # Read and written: 2 copies of 2 samples of 24 values.
+    size = format_bytes(2 * 2 * 2 * 24 * 4)  # Read and written: 2 copies of 2 samples of 24 values.
     assert f"  copying blobs     {len(plan.copies)}, {size}: {', '.join(plan.copies)}\n" in str(plan)
 
 
@@ -322,7 +322,7 @@ def test_report_counts_launches_that_only_move_data() -> None:
     packs = plan.phase("constant")
     assert [call.bytes(5) for call in packs if call.label.startswith("conv ")] == [4 * (3 * 2 * 9 + (9 * 2 + 1) * 32)]
     others = len(plan.calls) - len(packs)
-    packed = f"2, {readable(sum(call.bytes(5) for call in packs))} when weights change"
+    packed = f"2, {format_bytes(sum(call.bytes(5) for call in packs))} when weights change"
     lines = str(plan).splitlines()
     assert f"launches            {others} a batch (forward {others}), 2 when weights change" in lines
     assert f"only moving data    {packed}" in lines
@@ -331,7 +331,7 @@ def test_report_counts_launches_that_only_move_data() -> None:
     moving = [call for _, call in training.calls if call.moves]
     assert sum(len(call.each) for call in moving) > 2
     assert not training.phase("constant")
-    size = readable(sum(call.bytes(5) for call in moving))
+    size = format_bytes(sum(call.bytes(5) for call in moving))
     assert f"only moving data    {len(moving)}, {size}" in str(training).splitlines()
 
 
@@ -354,7 +354,7 @@ def test_an_addition_does_not_only_move_data() -> None:
 def test_readable() -> None:
     sizes = [0, 1023, 1024, 1536, 5 << 20, 3 << 30, 2 << 40, 5 << 50]
     shown = ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 MiB", "3.0 GiB", "2.0 TiB", "5120.0 TiB"]
-    assert [readable(size) for size in sizes] == shown
+    assert [format_bytes(size) for size in sizes] == shown
 
 
 def test_state_of_optimizers_is_counted(run, no_devices) -> None:
@@ -384,9 +384,9 @@ def test_plan_of_many_devices(run, no_devices) -> None:
     assert max(map(len, result.out.splitlines())) <= 130
     # Gradients, each in whole 16s, all of them at each level, since they are few.
     elements = sum(-(-spec.elements // 16) * 16 for spec in lenet5().graph.named_parameters.values() if spec.trainable)
-    assert f"distance 1        {readable(4 * elements)}\n" in text
-    assert f"distance 2        {readable(4 * elements)}\n" in text
-    assert f"each sends {readable(8 * elements)} a step, in 1 bucket, behind the backward pass" in text
+    assert f"distance 1        {format_bytes(4 * elements)}\n" in text
+    assert f"distance 2        {format_bytes(4 * elements)}\n" in text
+    assert f"each sends {format_bytes(8 * elements)} a step, in 1 bucket, behind the backward pass" in text
     seconds = 5e-6 + 4 * elements / 1.26e9 + 20e-6 + 4 * elements / 50e9
     assert f"predicted           {1e3 * seconds:.3g} ms through MPI on one host (" in text
     assert f"efficiency        {0.01 / (0.01 + seconds):.3f} of 4 devices at least, with steps of 10 ms" in text

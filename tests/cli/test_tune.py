@@ -32,7 +32,7 @@ from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Implementati
 from blobnet.implementations.direct import Direct
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.launch.kernel_source import Definition, Macro
-from blobnet.launch.task import Fault, Task, Way
+from blobnet.launch.task import BrokenVariant, Task, Variant
 from blobnet.model import Model
 from blobnet.network.graph import Graph, sequential
 from blobnet.network.parameters import DeviceParameters
@@ -105,7 +105,7 @@ class OddWay(Implementation):
 
 def odd_way(name: str, **macros: Macro) -> type[OddWay]:
     """One with a name of its own."""
-    way = Way.parse(name)
+    way = Variant.parse(name)
     tiles = classmethod(lambda *_: (way.tile,))
     made: type[OddWay] = type("Odd", (OddWay,), {"variants": (way.variant,), "tiles": tiles, "macros": macros})
     return made
@@ -135,7 +135,7 @@ def backward_alone(item: type[Implementation]) -> type[Implementation]:
 torn = odd_way("torn 1", FINISHED=Definition("(value, unit) that_is_not_there"))
 wrong = odd_way("wrong 1", FINISHED=Definition("(value, unit) fmax(value, 0.0f)"))
 fine = odd_way("fine 1")
-FINE = Way("fine", "1")
+FINE = Variant("fine", "1")
 
 
 def odd_graph() -> Graph:
@@ -147,7 +147,7 @@ def times(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> list[str]:
     measured: list[str] = []
     measure = _Arena.seconds
 
-    def known(self: _Arena, task: Task, way: Way) -> float:
+    def known(self: _Arena, task: Task, way: Variant) -> float:
         measure(self, task, way)
         measured.append(str(way))
         return seconds.get(way.variant, 1.0)
@@ -170,7 +170,7 @@ def tune(device: Device, level: str = "fast") -> list[str]:
 def forward_candidates(device: Device) -> set[str]:
     """The candidates whose kernels a plan of the odd graph launches."""
     plan = plan_for(device, odd_graph(), 4)
-    return {str(Fault.of(call.task, call.way)) for _, call in plan.calls if call.way and call.task}
+    return {str(BrokenVariant.of(call.task, call.way)) for _, call in plan.calls if call.way and call.task}
 
 
 # -- what is believed --------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_the_fastest_that_is_right_wins_and_is_used(fresh: Device, monkeypatch: 
     assert (
         Tunings(fresh.info.identity).broken
         == fresh.tunings.broken
-        == {Fault(Way(name, "1"), "convolution", "forward") for name in ("torn", "wrong")}
+        == {BrokenVariant(Variant(name, "1"), "convolution", "forward") for name in ("torn", "wrong")}
     )
     assert forward_candidates(fresh) == {"fine 1 (convolution forward)"}
 
@@ -224,7 +224,7 @@ def test_chance_on_a_busy_machine_is_no_win(
     times(monkeypatch)
     measure, rounds = _Arena.seconds, iter([1.0, 2.0, 2.0, 1.0, *[2.0] * 4])
 
-    def disturbed(self: _Arena, task: Task, way: Way) -> float:
+    def disturbed(self: _Arena, task: Task, way: Variant) -> float:
         return measure(self, task, way) * (next(rounds) if way == FINE else rival)
 
     monkeypatch.setattr(_Arena, "seconds", disturbed)
@@ -238,7 +238,7 @@ def test_a_launch_that_fails_costs_the_context_and_not_the_run(fresh: Device, mo
     times(monkeypatch, fine=0.5)
     measure = _Arena.seconds
 
-    def failing(self: _Arena, task: Task, way: Way) -> float:
+    def failing(self: _Arena, task: Task, way: Variant) -> float:
         if way.variant == "lost":
             raise DeviceError("some device", "the kernel must launch")
         return measure(self, task, way)
@@ -255,7 +255,7 @@ def test_a_launch_that_fails_costs_the_context_and_not_the_run(fresh: Device, mo
 
 def test_a_task_of_broken_candidates_alone_is_left_out(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, fresh, torn, wrong)
-    fresh.tunings.mark_broken(Fault.parse("wrong (convolution forward)"))
+    fresh.tunings.mark_broken(BrokenVariant.parse("wrong (convolution forward)"))
     with pytest.warns(BlobnetWarning, match=r"^torn 1 \(convolution forward\): "):
         assert tune(fresh) == ["torn 1"]
     assert not fresh.tunings.winners
@@ -274,7 +274,7 @@ def test_kernels_of_gpus_are_checked_against_those_of_cpus(fresh: Device, monkey
 
     monkeypatch.setattr(tuner, "_difference", noted)
     jobs = jobs_of(sequential([layers.Input(8, 4, 5), layers.Conv2D(6, 3)]), 2, True, settings)
-    smallest = {FORWARD: Way("tiled", "32x64x16/4x4"), BACKWARD_WEIGHTS: Way("tiled", "32x32x16/4x4")}
+    smallest = {FORWARD: Variant("tiled", "32x64x16/4x4"), BACKWARD_WEIGHTS: Variant("tiled", "32x32x16/4x4")}
     assert [job.task.direction for job in jobs] == list(smallest)
     monkeypatch.setattr(Tuner, "_select", lambda _, job: [smallest[job.task.direction]])
     assert list(Tuner(fresh, jobs, 2, "fast").run(lambda *_: None)) == jobs
@@ -285,7 +285,9 @@ def test_references_are_of_other_variants(fresh: Device, monkeypatch: pytest.Mon
     offer(monkeypatch, fresh, odd_way("a 1"), odd_way("a 2"), odd_way("b 1"), Direct)
     (job,) = jobs_of(odd_graph(), 4, False, fresh.tuning)
     problem = tuner._Problem(job.case, 4, fresh.tuning)
-    names = {name: [str(item.way) for item in problem.references(job.task, Way.parse(name))] for name in ("a 1", "b 1")}
+    names = {
+        name: [str(item.way) for item in problem.references(job.task, Variant.parse(name))] for name in ("a 1", "b 1")
+    }
     direct = [str(item.way) for item in problem.plain[job.task] if item.way.variant == "direct"]
     assert names == {"a 1": ["b 1", *direct[:3]], "b 1": ["a 1", direct[0], "a 2", direct[1]]}
 
@@ -348,10 +350,10 @@ def test_one_wrong_reference_is_outvoted(fresh: Device, monkeypatch: pytest.Monk
     offer(monkeypatch, fresh, wrong, fine, Direct)
     (job,) = jobs_of(odd_graph(), 4, False, fresh.tuning)
     problem = tuner._Problem(job.case, 4, fresh.tuning)
-    arena = _Arena(fresh, problem, {job.task: [Way("wrong", "1"), FINE]})
+    arena = _Arena(fresh, problem, {job.task: [Variant("wrong", "1"), FINE]})
     arena.verify(job.task, FINE)
     with pytest.raises(tuner._WrongError, match="layer output is wrong by "):
-        arena.verify(job.task, Way("wrong", "1"))
+        arena.verify(job.task, Variant("wrong", "1"))
 
 
 def test_no_room_to_check_is_no_fault(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +361,7 @@ def test_no_room_to_check_is_no_fault(fresh: Device, monkeypatch: pytest.MonkeyP
     times(monkeypatch, large=0.1, fine=0.5)
     verify = _Arena.verify
 
-    def no_room(self: _Arena, task: Task, way: Way) -> None:
+    def no_room(self: _Arena, task: Task, way: Variant) -> None:
         if way.variant == "large":
             fresh.allocate(1 << 60)
         verify(self, task, way)
@@ -438,8 +440,8 @@ def test_levels(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         cheapest = [item.way for item in found][:4]
         assert set(cheapest) <= set(fast._selected[job.task])
         assert {item.way.variant for item in found} == {way.variant for way in fast._selected[job.task]}
-        assert Way("compiled") in Tuner(fresh, jobs, 4, "wide")._selected[job.task]
-        fresh.tunings.record(job.task, Winner(Way("x"), 1.0, Way("x"), 1.0, "fast"))
+        assert Variant("compiled") in Tuner(fresh, jobs, 4, "wide")._selected[job.task]
+        fresh.tunings.record(job.task, Winner(Variant("x"), 1.0, Variant("x"), 1.0, "fast"))
     remaining = {level: len(Tuner(fresh, jobs, 4, level).jobs) for level in LEVELS}
     assert remaining == {"none": 0, "fast": 0, "wide": 2}
     assert len(Tuner(fresh, jobs, 4, "fast", again=True).jobs) == 2
@@ -450,7 +452,7 @@ def test_wide_reaches_beyond_what_costs_nothing(fresh: Device, monkeypatch: pyte
     monkeypatch.setattr(Device, "tuning", property(lambda _: settings))
     jobs = jobs_of(sequential([layers.Input(3, 9, 9), layers.Conv2D(2, 3)]), 4, False, settings)
     names = {level: Tuner(fresh, jobs, 4, level)._selected[jobs[0].task] for level in ("fast", "wide")}
-    assert names["fast"][0] == names["wide"][0] == Way("strip")
+    assert names["fast"][0] == names["wide"][0] == Variant("strip")
     assert set(names["fast"]) < set(names["wide"])
 
 
@@ -508,7 +510,7 @@ def test_what_does_not_build_is_left_out_of_plans(fresh: Device, monkeypatch: py
     assert str(warning.message).startswith(
         f"torn (convolution forward): {rule}kernel convolution/forward_flat (conv1 forward): "
     )
-    assert Tunings(fresh.info.identity).broken == {Fault(Way("torn"), "convolution", "forward")}
+    assert Tunings(fresh.info.identity).broken == {BrokenVariant(Variant("torn"), "convolution", "forward")}
     tiny_model().predict(x, device=fresh)  # without a warning
 
 
@@ -547,7 +549,7 @@ def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     for job in jobs_of(model.graph, 4, False, fresh.tuning):
         found = tuner._Problem(job.case, 4, fresh.tuning).candidates[job.task]
         other = max(found, key=lambda item: item.cost).way
-        fresh.tunings.record(job.task, Winner(other, 1.0, Way("x"), 1.0, "fast"))
+        fresh.tunings.record(job.task, Winner(other, 1.0, Variant("x"), 1.0, "fast"))
     tuned = Evaluator(fresh, model.graph, weights, 4)
     before, after = ({(call.task, call.way) for _, call in each.plan.calls} for each in (evaluator, tuned))
     chosen = {(task, winner.candidate) for task, winner in fresh.tunings.winners.items()}

@@ -14,7 +14,7 @@ from tests.ranks import mpiexec, needs_mpi
 FREE_MEMORY = """
 import blobnet.command_line.devices as d
 from mpi4py import MPI
-d.readable = lambda size: f"{MPI.COMM_WORLD.rank}.0 B free"
+d.format_bytes = lambda size: f"{MPI.COMM_WORLD.rank}.0 B free"
 """
 #: Commands that are run one behind the other.
 COMMANDS = """

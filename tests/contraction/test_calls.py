@@ -20,8 +20,8 @@ from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, BuildError, ContractionError, KernelError, ShapeError
 from blobnet.hardware.device_model import GENERIC
 from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning
-from blobnet.launch.task import Choices
-from blobnet.layers.base import Layer, ParameterSpec, Placement, Site
+from blobnet.launch.task import TunedChoices
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement
 from blobnet.memory.blob import AXES, BlobLayout, Halo, Shape
 from tests.contraction.random_schedules import random_schedule
 from tests.layers.layer_contract import Float64Array, Inputs, Parameters, run_layer_contract
@@ -76,17 +76,19 @@ class _Contracted(Layer):
             found = found.merged(compiled.halos(self.gradient(inputs, name), [delta]).get(delta, Halo()))
         return found
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         return self.calls(site, self.bound(site), "forward", {"R": site.output})
 
-    def bound(self, site: Site, name: str = "") -> Program:
+    def bound(self, site: LayerContext, name: str = "") -> Program:
         rank = self.text.split("]")[0].count(",") - 1
         shape = site.inputs[0].shape
         planes = Shape(shape.units, *shape.axes[AXES - rank :])
         batch = site.batch_size + self.spare
         return self.gradient([planes], name, batch) if name else self.program([planes], batch)
 
-    def calls(self, site: Site, program: Program, what: str, results: dict[str, Blob | Array]) -> list[KernelCall]:
+    def calls(
+        self, site: LayerContext, program: Program, what: str, results: dict[str, Blob | Array]
+    ) -> list[KernelCall]:
         operands: dict[str, Blob | Array] = {"I": site.inputs[0], "R": site.output, **results}
         if self.weight:
             operands["W"] = site.parameter("W")
@@ -102,13 +104,13 @@ class _Contracted(Layer):
             accumulate=list(results) if what == "backward data" and site.accumulate[0] else (),
         )
 
-    def backward_parameters(self, site: Site) -> list[KernelCall]:
+    def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
         if not self.weight:
             return []
         name = delta_names(self.bound(site))["W"]
         return self.calls(site, self.bound(site, "W"), "backward parameters", {name: site.gradient("W")})
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         if site.input_deltas[0] is None:
             return []
         name = delta_names(self.bound(site))["I"]
@@ -383,7 +385,7 @@ def test_what_a_driver_does_not_build_is_made_without_vectors() -> None:
     assert "float4" in first[-1].assemble()
     (fault,) = {call.fault for call in first}
     assert fault
-    simple = small_calls(layer, shape, Tuning(choices=Choices(broken=frozenset([fault]))))
+    simple = small_calls(layer, shape, Tuning(choices=TunedChoices(broken=frozenset([fault]))))
     assert [call.fault for call in simple] == [fault]
     assert "float4" not in simple[0].assemble()
 

@@ -14,7 +14,7 @@ from blobnet.contraction import function, lowering, reference
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Program
 from blobnet.contraction.layout import Layout
-from blobnet.contraction.lowering import Lowered, lower
+from blobnet.contraction.lowering import LoweredProgram, lower
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table, evaluate
@@ -57,7 +57,7 @@ def bound(rng: np.random.Generator, kinds: tuple[str, ...] = EXACT) -> tuple[Ran
             return contraction, program
 
 
-def run_lowered(device: Device, lowered: Lowered, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def run_lowered(device: Device, lowered: LoweredProgram, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs; sees that nothing but data is written."""
     from blobnet.execution.contractions import Compiled
 

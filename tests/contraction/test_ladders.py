@@ -78,7 +78,7 @@ def test_every_rung(device: Device, seed: str, text: str, bias: str, activation:
 @pytest.mark.parametrize("group", [1, 4, 64])
 def test_rounds_of_channels(device: Device, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer work-items than there are input units, and less local memory than all of them need."""
-    monkeypatch.setattr(schedules, "MOST_ITEMS", group)
+    monkeypatch.setattr(schedules, "MAX_ITEMS", group)
     monkeypatch.setattr(schedules, "LOCAL_BYTES", 3000)
     case = layer_cases.parse("66x5:3k4p2")
     program = schedules.program("002", case, 2)

@@ -48,7 +48,7 @@ class Samples:
         return X[rows]
 
 
-class Fault(Callback):
+class BrokenVariant(Callback):
     """Meets it after some steps."""
 
     def __init__(self, kind: str) -> None:
@@ -79,7 +79,7 @@ def train(kind: str, path: str, at_fault: int) -> None:
     samples = Samples()
     samples.hangs = is_at_fault and kind == "disk"
     model = network()
-    callbacks = [Checkpoint(path, every_steps=5), *([Fault(kind)] if is_at_fault else [])]
+    callbacks = [Checkpoint(path, every_steps=5), *([BrokenVariant(kind)] if is_at_fault else [])]
     model.fit(samples, Y, epochs=50, callbacks=callbacks, **SETTINGS)
 
 

@@ -16,7 +16,7 @@ from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning
 from blobnet.execution import executor
 from blobnet.execution.executor import plan_for
-from blobnet.launch.task import Fault, Way
+from blobnet.launch.task import BrokenVariant, Variant
 from blobnet.planning import plan_cache
 from blobnet.planning.plan import plan_of
 
@@ -90,7 +90,7 @@ def test_what_is_known_to_be_broken_since_is_not_planned(fresh: Device, planned:
     graph = network().graph
     first = plan_for(fresh, graph, 2)
     way = next(call.way for _, call in first.calls if call.way)
-    fresh.tunings.mark_broken(Fault(Way(way.variant)))
+    fresh.tunings.mark_broken(BrokenVariant(Variant(way.variant)))
     second = plan_for(another(fresh), graph, 2)
     assert len(planned) == 2
     assert way.variant not in {call.way.variant for _, call in second.calls if call.way}

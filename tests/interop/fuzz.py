@@ -51,7 +51,7 @@ from blobnet.device.device import Device
 from blobnet.device.tuning import Tunings, Winner
 from blobnet.errors import BlobnetError
 from blobnet.hardware.device_model import HOST
-from blobnet.launch.task import Fault, Task, Way
+from blobnet.launch.task import BrokenVariant, Task, Variant
 from blobnet.support.user_cache import cache_folder, make_folder, read_entry, write_entry
 from tests.interop.networks import keras_2
 
@@ -481,10 +481,13 @@ def _table() -> Table:
 
 
 def _tuning_seeds() -> Iterable[bytes]:
-    task, way = Task("forward", "3x8x8:4k3", 2, "tf32"), Way("tiled", "64x64")
-    TUNED.record(task, Winner(way, 1.5, Way("direct", "4x4"), 2.5, "fast"))
-    TUNED.mark_broken(Fault(way, "convolution", "forward"))
-    TUNED.judge({Fault(Way("strip"), "dense", "forward"): "wrong"}, [Fault(Way("direct"), "dense", "forward")])
+    task, way = Task("forward", "3x8x8:4k3", 2, "tf32"), Variant("tiled", "64x64")
+    TUNED.record(task, Winner(way, 1.5, Variant("direct", "4x4"), 2.5, "fast"))
+    TUNED.mark_broken(BrokenVariant(way, "convolution", "forward"))
+    TUNED.judge(
+        {BrokenVariant(Variant("strip"), "dense", "forward"): "wrong"},
+        [BrokenVariant(Variant("direct"), "dense", "forward")],
+    )
     TUNED.record_speeds(flops=1e12, bandwidth=1e11)
     yield json.dumps({**json.loads(TUNED.path.read_bytes()), "seal": SEALED}).encode()
 

@@ -373,7 +373,7 @@ def test_samples_are_normalised_and_classes_have_names(device: Any, tmp_path: Pa
 
 
 @dataclass(frozen=True)
-class Halved(layers.Lowered):
+class Halved(layers.ContractionLayer):
     def function(self, inputs: Sequence[Shape]) -> Any:
         return layers.function("function (I[N, C, ...]) -> (O) { O[n, c, ...] = +(I[n, c, ...] / 2); }", inputs[0])
 
@@ -449,7 +449,7 @@ def test_files_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "model.onnx"
     bn.onnx.save(model, path)
     before = path.read_bytes()
-    monkeypatch.setattr(sys.modules["blobnet.onnx.save"], "_MOST_BYTES", 100)
+    monkeypatch.setattr(sys.modules["blobnet.onnx.save"], "_MAX_BYTES", 100)
     with pytest.raises(FileError, match=r"must be smaller than 2 GiB. Received needed=.* model\.save writes HDF5"):
         bn.onnx.save(model, path)
     assert path.read_bytes() == before

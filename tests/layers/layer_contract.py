@@ -164,7 +164,7 @@ def run_layer_contract(
         if problem.layer.fuses((function_step(name),)):
             arrangement = Arrangement(f"with {name}", same_pitch=True, training=training, activation=name)
             bench = Bench(device, problem, arrangement, tuning)
-            report[arrangement.name] = _run_twice(bench, references, backward and problem.layer.remakes_output)
+            report[arrangement.name] = _run_twice(bench, references, backward and problem.layer.recomputes_output)
     return ContractReport(report)
 
 

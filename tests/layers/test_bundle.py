@@ -144,13 +144,13 @@ def test_a_bundle_that_is_gone_is_built_anew_by_children(fresh: Device, monkeypa
     if fresh._driver.most_bundled == 1:
         pytest.skip("this driver gets each source alone")
     sources = [source(number) for number in range(3)]
-    with fresh.foreseeing("a plan") as needed:
+    with fresh.preload_programs("a plan") as needed:
         fresh.build_ahead(sources)
         needed.update(sources)
     (bundle,) = {fresh._program_of(fresh._digest(text)) for text in sources}
     fresh._record(bundle).unlink()
     following, more = another(fresh), [*sources, source(3)]
     monkeypatch.setattr(Device, "_from_source", None)  # Here; children are processes of their own.
-    with following.foreseeing("a plan"):
+    with following.preload_programs("a plan"):
         following.build_ahead(more)
     assert [value(following, text) for text in more] == [0, 1, 2, 3]

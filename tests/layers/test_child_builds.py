@@ -26,7 +26,7 @@ from blobnet.device import child_builds, tuning
 from blobnet.device import device as devices
 from blobnet.device.device import Device, Trial
 from blobnet.errors import BlobnetWarning, BuildError
-from blobnet.launch.task import Fault, Way
+from blobnet.launch.task import BrokenVariant, Variant
 from blobnet.planning import make_plan
 from blobnet.support import build_progress
 from blobnet.support.child_process import Child
@@ -129,14 +129,14 @@ def test_what_a_purpose_needed_is_loaded_beside_the_work(fresh: Device, monkeypa
     if fresh._driver.keeps_programs:
         pytest.skip("this driver keeps programs itself")
     sources = [source(number) for number in range(20, 24)]
-    with fresh.foreseeing("a plan") as needed:
+    with fresh.preload_programs("a plan") as needed:
         assert not fresh._loading
         fresh.build_ahead(sources[:3])
         needed.update(sources[:3])
     fresh.build_ahead(sources[3:])
     following = another(fresh)
     monkeypatch.setattr(Device, "_from_source", None)  # All that follows has been built.
-    with following.foreseeing("a plan") as needed:
+    with following.preload_programs("a plan") as needed:
         loads = dict(following._loading)
         assert loads.keys() == programs(fresh, sources[:3])
         following.build_ahead(sources)
@@ -145,12 +145,12 @@ def test_what_a_purpose_needed_is_loaded_beside_the_work(fresh: Device, monkeypa
     (name,) = programs(fresh, sources[:1])
     assert following._programs.get(sources[0]).program is loads[name].result()
     assert [value(following, text) for text in sources] == [20, 21, 22, 23]
-    with following.foreseeing("a plan"):
+    with following.preload_programs("a plan"):
         assert not following._loading, "they are there"
     last = another(fresh)
-    with last.foreseeing("a plan") as needed:
+    with last.preload_programs("a plan") as needed:
         assert not last._loading, "nothing was needed the last time"
-    with last.foreseeing("another plan"):
+    with last.preload_programs("another plan"):
         assert not last._loading
 
 
@@ -158,31 +158,31 @@ def test_a_list_of_programs_that_is_damaged_or_outdated(fresh: Device) -> None:
     if fresh._driver.keeps_programs:
         pytest.skip("this driver keeps programs itself")
     sources = [source(number) for number in range(24, 28)]
-    with fresh.foreseeing("a plan") as needed:
+    with fresh.preload_programs("a plan") as needed:
         fresh.build_ahead(sources)
         needed.update(sources)
     names = sorted(programs(fresh, sources))
     fresh._record(names[0]).unlink()
     write_entry(fresh._record(names[-1]), b"no binary of a program")
     following = another(fresh)
-    with following.foreseeing("a plan") as needed:
+    with following.preload_programs("a plan") as needed:
         assert len(following._loading) == len(names)
         following.build_ahead(sources)
         needed.update(sources)
     assert [value(following, text) for text in sources] == [24, 25, 26, 27]
     (fresh._folder / "a plan.programs").write_bytes(b"what somebody else has put there")
     following = another(fresh)
-    with pytest.warns(match="an entry of the cache must be as it was written"), following.foreseeing("a plan"):
+    with pytest.warns(match="an entry of the cache must be as it was written"), following.preload_programs("a plan"):
         assert not following._loading
 
 
 def test_an_error_ends_the_loads(fresh: Device) -> None:
     sources = [source(number) for number in range(20, 24)]
-    with fresh.foreseeing("a plan") as needed:
+    with fresh.preload_programs("a plan") as needed:
         fresh.build_ahead(sources)
         needed.update(sources)
     following = another(fresh)
-    with pytest.raises(ZeroDivisionError), following.foreseeing("a plan"):
+    with pytest.raises(ZeroDivisionError), following.preload_programs("a plan"):
         raise ZeroDivisionError
     assert not following._loading
     assert [value(following, text) for text in sources] == [20, 21, 22, 23]
@@ -389,7 +389,7 @@ def test_a_variant_that_crashes_the_compiler_is_left_out(fresh: Device, monkeypa
     ):
         found = model().predict(x, device=fresh)
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-    assert fresh.tunings.broken == {Fault(Way(variant), "convolution", "forward")}
+    assert fresh.tunings.broken == {BrokenVariant(Variant(variant), "convolution", "forward")}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model().predict(x, device=fresh)

@@ -10,7 +10,7 @@ from blobnet import layers
 from blobnet.device.device import Device
 from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.launch.kernel_call import KernelCall
-from blobnet.launch.task import Choices, Task, Way
+from blobnet.launch.task import Task, TunedChoices, Variant
 from blobnet.layers import Conv1D, Conv2D, Dense
 from blobnet.losses import MeanSquaredError
 from blobnet.memory.blob import Shape
@@ -68,7 +68,7 @@ def plan_of(graph: Graph, kind: str, **settings: Any) -> Plan:
 def test_it_is_chosen_where_it_is_asked_for_or_was_measured_as_the_fastest(kind: str) -> None:
     source = layers.Input(4, 6, 7)()
     graph = from_nodes(source, layers.Dense(3)(layers.Conv2D(5, 3)(source)))
-    choices = Choices(({Task("backward weights", "4x6x7:5k3", 2): Way("compiled")},))
+    choices = TunedChoices(({Task("backward weights", "4x6x7:5k3", 2): Variant("compiled")},))
     for settings, expected in (
         ({}, set()),
         ({"only": {"compiled"}}, {("conv2d_1", phase) for phase in ("forward", "backward data", "backward weights")}

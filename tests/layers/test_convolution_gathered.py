@@ -14,7 +14,7 @@ from blobnet.device.device import Device
 from blobnet.examination import measured as layer_bench
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.layers import Conv1D, Conv2D
-from blobnet.layers.base import Site
+from blobnet.layers.base import LayerContext
 from blobnet.losses import MeanSquaredError
 from blobnet.memory.blob import Shape
 from blobnet.network.graph import from_nodes
@@ -90,10 +90,10 @@ def test_every_arrangement(device: Device) -> None:
 def test_a_short_batch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for 37 samples, and 5 of them in the batch."""
 
-    def site(**options: Any) -> Site:
-        return Site(**{**options, "batch_size": 37})
+    def site(**options: Any) -> LayerContext:
+        return LayerContext(**{**options, "batch_size": 37})
 
-    monkeypatch.setattr(layer_bench, "Site", site)
+    monkeypatch.setattr(layer_bench, "LayerContext", site)
     layer, shape = Conv2D(6, 3, stride=(1, 2), padding=1), Shape(19, 3, 4)
     report = contract(device, layer, shape, ["own pitches"], count=5, tuning=GATHERED)
     (run,) = report.runs.values()

@@ -9,7 +9,7 @@ import pytest
 from blobnet.device.device import Device
 from blobnet.examination import measured as layer_bench
 from blobnet.layers import Conv1D, Conv2D
-from blobnet.layers.base import Site
+from blobnet.layers.base import LayerContext
 from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import Run
@@ -83,10 +83,10 @@ def test_a_filter_too_large_for_local_memory_is_left_to_others(device: Device) -
 def test_a_short_batch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan for 37 samples, and 5 of them in the batch: fewer tiles, the last one not full."""
 
-    def site(**options: Any) -> Site:
-        return Site(**{**options, "batch_size": 37})
+    def site(**options: Any) -> LayerContext:
+        return LayerContext(**{**options, "batch_size": 37})
 
-    monkeypatch.setattr(layer_bench, "Site", site)
+    monkeypatch.setattr(layer_bench, "LayerContext", site)
     layer, shape = Conv2D(6, 3, padding=1), Shape(19, 3, 5)
     report = contract(device, layer, shape, ["own pitches"], count=5, tuning=PANELS)
     (run,) = report.runs.values()

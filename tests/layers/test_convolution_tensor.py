@@ -21,7 +21,7 @@ from blobnet.implementations.base import FORWARD
 from blobnet.implementations.tensor import TILES, WEIGHT_TILES, WarpTile
 from blobnet.launch.kernel_call import Tuning
 from blobnet.launch.kernel_source import Macro
-from blobnet.launch.task import Choices, Task, Way
+from blobnet.launch.task import Task, TunedChoices, Variant
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import Shape
@@ -197,7 +197,7 @@ def test_choice(units: int, layer: Conv2D, expected: set[str]) -> None:
     # What was measured as the fastest in fp32 says nothing about tf32.
     task = Task(FORWARD, f"{units}x28x28:{replace(layer, bias=False).notation}", 64)
     for precision in ("fp32", "tf32"):
-        choices = Choices(({task: Way("tiled", "32x64x16/4x4")},))
+        choices = TunedChoices(({task: Variant("tiled", "32x64x16/4x4")},))
         fast = {"dot", "strip", "tiled"} | ({"tensor"} if precision == "tf32" else set())
         tuning = tuning_for("gpu", compute_units=132, choices=choices, only=fast, precision=precision)
         plan = make_plan(graph, 64, loss=CrossEntropy(), training=True, input_delta=True, tuning=tuning)

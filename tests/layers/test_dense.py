@@ -19,7 +19,7 @@ from blobnet.implementations.base import FORWARD, choose
 from blobnet.implementations.dense_tiled import TILES
 from blobnet.implementations.tile import Tile
 from blobnet.launch.kernel_call import Tuning
-from blobnet.launch.task import Choices, Task, Way
+from blobnet.launch.task import Task, TunedChoices, Variant
 from blobnet.layers import Activation, Conv2D, Dense, Flatten, Input
 from blobnet.losses import MeanSquaredError
 from blobnet.memory.blob import FLOAT16, FLOAT32, Shape, StorageType
@@ -260,10 +260,10 @@ def test_unknown_initializer(initializer: Any) -> None:
 # -- products through local memory: the kernels of GPUs, on whatever device there is -----------------------------------
 
 
-class Always(Choices):
+class Always(TunedChoices):
     """The same candidate for every task."""
 
-    def near(self, task: Task) -> Iterator[tuple[Task, Way]]:
+    def near(self, task: Task) -> Iterator[tuple[Task, Variant]]:
         yield task, self.sources[0][EVERY_TASK]
 
 
@@ -271,7 +271,7 @@ EVERY_TASK = Task(FORWARD, "1:dense1", 1)
 
 
 def tiled(tile: Tile, compute_units: int = 64) -> Tuning:
-    choices = Always(({EVERY_TASK: Way("tiled", str(tile))},))
+    choices = Always(({EVERY_TASK: Variant("tiled", str(tile))},))
     return tuning_for("gpu", compute_units=compute_units, choices=choices)
 
 
@@ -340,7 +340,7 @@ def test_batches_are_products_and_samples_are_not(device: Device) -> None:
         problem = make_problem(Dense(1000), [Shape.flat(2048)], count=samples, seed=0)
         site = Bench(device, problem, Arrangement("tight", tight=True), tuning_for("gpu", compute_units=132)).site
         tasks = problem.layer.alternatives(site).items()
-        return [choose(Choices(), task, candidates).way.variant for task, candidates in tasks]
+        return [choose(TunedChoices(), task, candidates).way.variant for task, candidates in tasks]
 
     assert variants(64) == ["tiled", "tiled", "tiled"]
     assert variants(1) == ["direct", "direct", "direct"]

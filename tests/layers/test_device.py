@@ -16,11 +16,11 @@ import pytest
 from blobnet import Sequential, layers
 from blobnet.device import device as devices
 from blobnet.device import opencl
-from blobnet.device.device import BATCHES_AHEAD, Device, Feed
+from blobnet.device.device import BATCHES_AHEAD, Device, StagingRing
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError
 from blobnet.hardware.device_model import Answers, model_of
 from blobnet.optimizers import Adam
-from blobnet.support.lru import Recent
+from blobnet.support.lru import LRUCache
 
 GOOD = "__kernel void good(__global int *values) { values[get_global_id(0)] = 7; }"
 
@@ -250,8 +250,8 @@ def counted_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_training_builds_each_program_once(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its plan alone needs more of them than a device keeps."""
-    monkeypatch.setattr(devices, "MOST_PROGRAMS", 2)
-    monkeypatch.setattr(device, "_programs", Recent(2))
+    monkeypatch.setattr(devices, "MAX_PROGRAMS", 2)
+    monkeypatch.setattr(device, "_programs", LRUCache(2))
     built = counted_builds(monkeypatch)
     model = Sequential(
         [layers.Input(3, 7, 5), layers.Conv2D(4, 3, activation="relu"), layers.Flatten(), layers.Dense(3)]
@@ -264,8 +264,8 @@ def test_training_builds_each_program_once(device: Device, monkeypatch: pytest.M
 
 def test_a_device_keeps_so_many_programs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were asked for last; a kernel of one that is forgotten runs on."""
-    monkeypatch.setattr(devices, "MOST_PROGRAMS", 3)
-    monkeypatch.setattr(device, "_programs", Recent(3))
+    monkeypatch.setattr(devices, "MAX_PROGRAMS", 3)
+    monkeypatch.setattr(device, "_programs", LRUCache(3))
     built = counted_builds(monkeypatch)
     sources = [GOOD.replace("7", str(number)) for number in range(10, 16)]
     kernels = [device.kernel(source, "good", "a good kernel") for source in sources]
@@ -280,11 +280,11 @@ def test_a_device_keeps_so_many_programs(device: Device, monkeypatch: pytest.Mon
     device.build(sources[0], "what was forgotten")
     device.build(sources[3], "what was asked for again")
     assert built == [device._digest(source) for source in (*sources, sources[0])]
-    device.make_room(5)
+    device.set_cache_limit(5)
     for source in sources:
         device.build(source, "of a large plan")
     assert len(device._programs) == 5
-    device.make_room(1)
+    device.set_cache_limit(1)
     assert len(device._programs) == 3
 
 
@@ -328,7 +328,7 @@ def test_arrays_that_are_fed_one_after_another(device: Device, monkeypatch: pyte
     }"""
     rows = np.random.default_rng(0).standard_normal((2 * BATCHES_AHEAD + 1, 64, 64)).astype(np.float32)
     source_buffer, target = device.allocate(4 * 5000), device.allocate(4 * rows.size)
-    feed, values = Feed(device, source_buffer), np.empty((64, 64), np.float32)
+    feed, values = StagingRing(device, source_buffer), np.empty((64, 64), np.float32)
     for row, wanted in enumerate(rows):
         values[...] = wanted
         feed.write(values)

@@ -29,7 +29,7 @@ from blobnet.execution import executor
 from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import Tuning
-from blobnet.launch.task import Fault, Task, Way
+from blobnet.launch.task import BrokenVariant, Task, Variant
 from blobnet.losses import Loss
 from blobnet.memory.blob import Shape
 from blobnet.optimizers import Optimizer
@@ -51,9 +51,9 @@ kernel_source.load = patched
 from blobnet.checkup.serving import serve
 serve(sys.argv[2])
 """
-DENSE = Check(layers.Dense(9), (Shape.flat(23),), None, 3, "forward", Way("direct"))
+DENSE = Check(layers.Dense(9), (Shape.flat(23),), None, 3, "forward", Variant("direct"))
 CONVOLUTION = Check(
-    layers.Conv2D(5, 3, padding=1, groups=5), (Shape(5, 9, 19),), None, 2, "forward", Way("depthwise"), seed=5
+    layers.Conv2D(5, 3, padding=1, groups=5), (Shape(5, 9, 19),), None, 2, "forward", Variant("depthwise"), seed=5
 )
 #: Where the first work-item of a dense layer's forward kernel begins.
 BEGIN = "    const int first_sample"
@@ -323,7 +323,7 @@ def test_a_tuned_way_is_checked_on_odd_planes_if_it_is_for_them(host: Device) ->
     assert check.odd == Shape(8, 15, 15)
     finding = examine(host, check)
     assert (finding.verdict, finding.way) == ("ok", str(way))
-    gone = examine(host, check_of_way(layer, shape, task, Way("direct", "99x99x99"), "tuned"))
+    gone = examine(host, check_of_way(layer, shape, task, Variant("direct", "99x99x99"), "tuned"))
     assert gone.verdict == "not here"
     assert not gone.is_failure
 
@@ -333,7 +333,7 @@ def test_a_tuned_way_is_checked_on_odd_planes_if_it_is_for_them(host: Device) ->
 
 def test_what_is_denied_is_left_out_and_said_once(fresh: Device) -> None:
     network = bn.Sequential([layers.Input(23), layers.Dense(9)], seed=1)
-    fault = Fault(Way("direct"), "dense", "forward")
+    fault = BrokenVariant(Variant("direct"), "dense", "forward")
 
     def variants() -> set[str]:
         plan = make_plan(network.graph, 4, tuning=fresh.tuning)
@@ -362,7 +362,7 @@ def test_what_is_denied_is_left_out_and_said_once(fresh: Device) -> None:
 
 
 def test_the_list_is_of_one_source_and_what_passes_leaves_it(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    fault = Fault(Way("direct"), "dense", "forward")
+    fault = BrokenVariant(Variant("direct"), "dense", "forward")
     fresh.tunings.judge({fault: "crashed"}, ())
     assert fault in Tunings(fresh.info.identity).broken
     with monkeypatch.context() as patch:
@@ -392,8 +392,8 @@ def test_verify_finds_a_wrong_variant_at_its_first_use(fresh: Device, monkeypatc
     )
     assert message.endswith("Hint: it is left out from now on; 'blobnet doctor' says more.")
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-    assert set(fresh.tunings.denied) == {Fault(Way("direct"), "dense", "forward")}
-    assert Fault(Way("direct"), "dense", "backward weights") in fresh.tunings.verified
+    assert set(fresh.tunings.denied) == {BrokenVariant(Variant("direct"), "dense", "forward")}
+    assert BrokenVariant(Variant("direct"), "dense", "backward weights") in fresh.tunings.verified
     monkeypatch.setattr(children, "_PROGRAM", "raise SystemExit('nothing is left to check')")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -405,7 +405,7 @@ def test_verify_on_the_command_line(
 ) -> None:
     verified: list[str] = []
 
-    def verify_plan(device: Device, plan: Plan) -> list[Fault]:
+    def verify_plan(device: Device, plan: Plan) -> list[BrokenVariant]:
         verified.append(device.info.address)
         return []
 
@@ -433,7 +433,7 @@ def few(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 def test_a_device_that_is_well(
     few: Callable[..., int], fresh: Device, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    way = Way("direct")
+    way = Variant("direct")
     for name in ("forward 23:dense9 batch 4", "forward 41:dense9 batch 4"):
         fresh.tunings.record(Task.parse(name), Winner(way, 1.0, way, 1.0, "fast"))
     monkeypatch.setattr(doctor, "_TUNED", 1)
@@ -474,12 +474,12 @@ def test_a_device_that_is_not(
     assert found["denied"] == ["direct (dense forward)"]
     verdicts = {(check["family"], check["verdict"]) for check in found["checks"]}
     assert verdicts == {("dense", "wrong"), ("activation", "ok")}
-    assert Tunings(fresh.info.identity).denied == {Fault(Way("direct"), "dense", "forward"): "wrong"}
+    assert Tunings(fresh.info.identity).denied == {BrokenVariant(Variant("direct"), "dense", "forward"): "wrong"}
     monkeypatch.undo()
 
 
 def test_clearing(few: Callable[..., int], fresh: Device, capsys: pytest.CaptureFixture[str]) -> None:
-    fresh.tunings.judge({Fault(Way("direct"), "dense", "forward"): "hung"}, ())
+    fresh.tunings.judge({BrokenVariant(Variant("direct"), "dense", "forward"): "hung"}, ())
     assert few("--clear") == 0
     assert capsys.readouterr().out == f"{fresh.info}: 1 variant may be used again\n"
     assert not Tunings(fresh.info.identity).broken

@@ -12,7 +12,7 @@ from blobnet.device.device import Device
 from blobnet.errors import KernelError
 from blobnet.examination.layer_references import Float64Array
 from blobnet.examination.measured import BLOB_LINKS, Arrangement, Bench, function_step, make_problem
-from blobnet.launch.elementwise import PER_UNIT, SUM, Step, row_call, with_epilogue
+from blobnet.launch.elementwise import PER_UNIT, SUM, EpilogueOp, row_call, with_epilogue
 from blobnet.launch.kernel_call import Array, Blob, Tuning, cell_call
 from blobnet.launch.kernel_source import load
 from blobnet.layers import (
@@ -98,7 +98,7 @@ def test_each_alone(device: Device, kernel: str) -> None:
 def test_residual_behind_a_bias_for_each_position(device: Device, kernel: str) -> None:
     layer = LAYERS[kernel][0]
     positioned = type(layer)(layer.filters, layer.kernel_size, 1, layer.padding, groups=layer.groups, bias="position")
-    total, gate = Step(SUM, BLOB), Step("x * r", BLOB)
+    total, gate = EpilogueOp(SUM, BLOB), EpilogueOp("x * r", BLOB)
     assert positioned.fuses((total, *RELU))
     # It is added with the bias.
     assert not positioned.fuses((*RELU, total))
@@ -240,7 +240,7 @@ def test_numbers_of_other_units_are_refused() -> None:
     blob = Blob("values", BlobLayout.padded(Shape(5)))
     row = dataclasses.replace(blob, layout=blob.layout.as_row())
     numbers = (("p", Array("parameters", 5)),)
-    steps = [Step("x * p", numbers=numbers)], [Step("x * r", blob, per=PER_UNIT)], [Step(SUM, blob)]
+    steps = [EpilogueOp("x * p", numbers=numbers)], [EpilogueOp("x * r", blob, per=PER_UNIT)], [EpilogueOp(SUM, blob)]
     for own in steps:
         blobs = {"INPUT": row, "OUTPUT": row}
         with pytest.raises(
@@ -250,6 +250,6 @@ def test_numbers_of_other_units_are_refused() -> None:
         ):
             with_epilogue(cell_call("activation/forward", "row", blobs, Tuning()), own)
     # A kernel of single values takes a row itself where no step reads anything.
-    for own, units in ([], 1), ([Step("x * 2.0")], 1), (steps[0], 5):
+    for own, units in ([], 1), ([EpilogueOp("x * 2.0")], 1), (steps[0], 5):
         call = row_call("activation/forward", "values", {"INPUT": blob, "OUTPUT": blob}, Tuning(), own)
         assert call.blobs["OUTPUT"].layout.unit_count == units

@@ -10,7 +10,7 @@ import pytest
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError
 from blobnet.launch.kernel_call import KernelCall
-from blobnet.layers.base import Layer, Placement, Site
+from blobnet.layers.base import Layer, LayerContext, Placement
 from blobnet.memory.blob import Halo, Shape
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.layers.toy_layer import (
@@ -132,7 +132,7 @@ class _Wrong(ToyLayer):
     def input_halo(self, inputs: Sequence[Shape]) -> Halo:
         return Halo((0, 1)) if self.mistake == "" else Halo()
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         if self.mistake == "unwanted delta" and site.input_deltas[0] is None:
             site = replace(site, input_deltas=(site.inputs[0],))
         if self.mistake == "reads input":

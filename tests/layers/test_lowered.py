@@ -102,7 +102,7 @@ def test_axes_in_place_of_dots(text: str, rank: int, expected: str) -> None:
 
 
 @dataclass(frozen=True)
-class Sharpened(layers.Lowered):
+class Sharpened(layers.ContractionLayer):
     """What a user writes: softmax over the positions, with a learned sharpness a unit."""
 
     epsilon: float = 1e-3
@@ -118,7 +118,7 @@ class Sharpened(layers.Lowered):
 
 
 @dataclass(frozen=True)
-class Forgetful(layers.Lowered):
+class Forgetful(layers.ContractionLayer):
     """Squares."""
 
     keeps_inputs: ClassVar[bool] = False
@@ -229,7 +229,7 @@ def test_training_and_files(device: Device, tmp_path: Path) -> None:
 
 def test_a_file_with_a_layer_whose_module_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True)
-    class Halved(layers.Lowered):
+    class Halved(layers.ContractionLayer):
         keeps_inputs: ClassVar[bool] = False
 
         def function(self, inputs: Sequence[Shape]) -> Function:
@@ -246,7 +246,7 @@ def test_a_file_with_a_layer_whose_module_is_not_imported(tmp_path: Path, monkey
 
 def test_every_layer_is_in_the_list_of_layers() -> None:
     page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text(encoding="utf-8")
-    others = {"Layer", "Lowered", "Node", "function"}
+    others = {"Layer", "ContractionLayer", "Node", "function"}
     assert not [name for name in layers.__all__ if f"`{name}" not in page and name not in others]
 
 

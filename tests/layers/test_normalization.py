@@ -20,7 +20,7 @@ from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.layers import Activation, BatchNorm
 from blobnet.layers import normalization as normalization_layer
 from blobnet.layers.activation import ACTIVATIONS
-from blobnet.layers.base import ParameterSpec, Placement, Site
+from blobnet.layers.base import LayerContext, ParameterSpec, Placement
 from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
 from blobnet.network import graph
 from tests.kinds import kind_of, tuning_for
@@ -75,7 +75,7 @@ every_way = pytest.mark.parametrize("tuning", WAYS, indirect=True)
 
 def kernels_of(tuning: Tuning, shape: Shape) -> list[str]:
     """Those that train a norm."""
-    by_units = normalization_layer._UNIT_VALUES if tuning.model.items_are_lanes else tuning.model.caches
+    by_units = normalization_layer._UNIT_VALUES if tuning.model.is_simt else tuning.model.caches
     return TRAINING_BY_UNITS if by_units and shape.rank < 3 and shape.positions >= 16 else TRAINING
 
 
@@ -166,7 +166,7 @@ def test_training_contract(device: Device, shape: Shape, count: int, tuning: Tun
 @EVERY_SHAPE
 def test_inference_contract(device: Device, shape: Shape, count: int, tuning: Tuning) -> None:
     fused = ("relu", "gelu") if shape.rank == 1 else ()
-    everywhere = shape == SHAPES[0][0] and not tuning.model.items_are_lanes
+    everywhere = shape == SHAPES[0][0] and not tuning.model.is_simt
     arrangements = None if everywhere else ["own pitches"]
     layer = BatchNorm(0.3, 0.01)
     report = contract(device, layer, shape, tuning, count=count, training=False, arrangements=arrangements, fused=fused)
@@ -287,7 +287,7 @@ class _Frozen(BatchNorm):
         return self.frozen_reads_inputs
 
     @property
-    def remakes_output(self) -> bool:
+    def recomputes_output(self) -> bool:
         return False
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
@@ -296,13 +296,13 @@ class _Frozen(BatchNorm):
     def placement(self, training: bool) -> Placement:
         return super().placement(False)
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         return super().forward(replace(site, training=False))
 
-    def backward_parameters(self, site: Site) -> list[KernelCall]:
+    def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
         return []
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         return super().backward_data(replace(site, training=False))
 
 

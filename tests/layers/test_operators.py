@@ -12,7 +12,7 @@ import pytest
 from blobnet import layers
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
-from blobnet.layers.lowered import Lowered
+from blobnet.layers.lowered import ContractionLayer
 from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
 from tests.layers.layer_contract import run_layer_contract
@@ -20,7 +20,7 @@ from tests.layers.torch_contract import Module, run_torch_contract
 
 Random = np.random.Generator
 #: A layer, its inputs' shapes, and what it is in PyTorch.
-Case = tuple[Lowered, Sequence[Shape], Module]
+Case = tuple[ContractionLayer, Sequence[Shape], Module]
 
 
 def sizes(random: Random, count: int, least: int = 1, most: int = 7) -> list[int]:

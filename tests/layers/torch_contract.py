@@ -10,7 +10,7 @@ import pytest
 
 from blobnet.contraction.training import passes
 from blobnet.device.device import Device
-from blobnet.layers.lowered import Lowered
+from blobnet.layers.lowered import ContractionLayer
 from blobnet.memory.blob import Shape
 from tests.layers.layer_contract import (
     ContractReport,
@@ -27,7 +27,7 @@ Module = Callable[[list[Any], dict[str, Any]], Any]
 
 def run_torch_contract(
     device: Device,
-    layer: Lowered,
+    layer: ContractionLayer,
     shapes: Sequence[Shape],
     module: Module,
     *,
@@ -78,7 +78,7 @@ def run_torch_contract(
     return report
 
 
-def check_what_is_kept(layer: Lowered, shapes: Sequence[Shape]) -> None:
+def check_what_is_kept(layer: ContractionLayer, shapes: Sequence[Shape]) -> None:
     """What the class says that derivatives read is what they read."""
     bound = layer.bound(shapes)
     steps = passes(bound.program, [tensor.name for tensor in bound.program.inputs])

@@ -9,7 +9,7 @@ import pytest
 
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import GlobalSize, KernelCall
-from blobnet.layers.base import Layer, Site
+from blobnet.layers.base import Layer, LayerContext
 from blobnet.memory.blob import Shape
 from tests.layers.layer_contract import Float64Array, Inputs, Parameters
 
@@ -74,11 +74,11 @@ class ToyLayer(Layer):
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0]
 
-    def forward(self, site: Site) -> list[KernelCall]:
+    def forward(self, site: LayerContext) -> list[KernelCall]:
         blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
         return [KernelCall("toy/forward", f"{site.name} forward", GlobalSize(1), blobs)]
 
-    def backward_data(self, site: Site) -> list[KernelCall]:
+    def backward_data(self, site: LayerContext) -> list[KernelCall]:
         delta = site.input_deltas[0]
         if delta is None:
             return []

@@ -421,7 +421,7 @@ def test_constants_that_memory_cannot_hold(kind: str, constants: dict[str, Any],
 @pytest.mark.parametrize("kind", ["ConstantOfShape", "Expand", "Tile"])
 def test_constants_are_bounded_together(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them is small enough; so are all where the file has as many values of its own."""
-    monkeypatch.setattr("blobnet.onnx.host.MOST_BYTES", 2**20)
+    monkeypatch.setattr("blobnet.onnx.host.MAX_BYTES", 2**20)
     constants = {"s": np.array([256, 256]), "v": np.zeros((1, 1), np.float32)}
     inputs = ["s"] if kind == "ConstantOfShape" else ["v", "s"]
     nodes = []

@@ -7,7 +7,7 @@ from collections import Counter
 
 from blobnet import layers
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
-from blobnet.launch.elementwise import FUNCTIONS, SUM, Norm, Step
+from blobnet.launch.elementwise import FUNCTIONS, SUM, EpilogueOp, Norm
 from blobnet.launch.kernel_call import CONSTANT
 from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.planning import make_plan
@@ -74,7 +74,7 @@ def test_the_layers_in_place_behind_a_product_are_its_epilogue() -> None:
     first, second, norm, total, relu = (inference.index(name) for name in ("first", "second", "norm", "sum", "relu"))
     assert inference.fusion.computed_by == {norm: second, total: second, relu: second}
     epilogue = inference.fusion.sites[second].epilogue
-    assert [type(step) for step in epilogue] == [Norm, Step, Step]
+    assert [type(step) for step in epilogue] == [Norm, EpilogueOp, EpilogueOp]
     assert [step.expression for step in epilogue[1:]] == [SUM, FUNCTIONS["relu"].value]
     assert epilogue[1].blob == inference.fusion.sites[first].output
     assert not any(site.epilogue for index, site in enumerate(inference.fusion.sites) if index != second)

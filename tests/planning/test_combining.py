@@ -118,9 +118,9 @@ def test_what_cannot_be_one_launch() -> None:
 
 def test_as_many_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [summed(name, 1000 * place, 1000, 2) for place, name in enumerate("abcdef")]
-    monkeypatch.setattr(combining, "LEAST_BYTES", 3 * 8000)
+    monkeypatch.setattr(combining, "MIN_BYTES", 3 * 8000)
     assert labels(combined(*calls)) == [["a", "b", "c"], ["d", "e", "f"]]
-    monkeypatch.setattr(combining, "LEAST_BYTES", 0)
+    monkeypatch.setattr(combining, "MIN_BYTES", 0)
     assert labels(combined(*calls)) == list("abcdef")
 
 
@@ -131,7 +131,7 @@ def test_what_runs_once_a_step_or_hardly_ever(monkeypatch: pytest.MonkeyPatch) -
         assert labels(combined(*calls)) == list("abcd")
         assert labels(combined(*calls, in_batches=True)) == [list("abcd")]
     # What they make lives for good anyway; what they read does not.
-    monkeypatch.setattr(combining, "LEAST_BYTES", 16000)
+    monkeypatch.setattr(combining, "MIN_BYTES", 16000)
     assert labels(combined(*made, in_batches=True)) == [["a", "b"], ["c", "d"]]
 
 

@@ -86,7 +86,7 @@ def test_arrays_fit_their_buffers_part_by_part() -> None:
 
 
 def test_large_arrays_share_memory_though_small_ones_live_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combining, "MOST_BYTES", 0)  # Those of calls that are combined live together.
+    monkeypatch.setattr(combining, "MAX_BYTES", 0)  # Those of calls that are combined live together.
     # The places of the maxima of each pooling layer are kept for backward; what convolutions need is not.
     node = images = layers.Input(64, 32, 32)()
     for _ in range(3):

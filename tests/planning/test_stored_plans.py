@@ -15,7 +15,7 @@ import pytest
 from blobnet import layers, models
 from blobnet.errors import FIRST_READ, BlobnetWarning
 from blobnet.launch.kernel_call import Tuning
-from blobnet.launch.task import Choices, Fault, Task, Way
+from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.memory.blob import FLOAT16, Padding
 from blobnet.network.graph import Graph, from_nodes, sequential
@@ -112,7 +112,7 @@ OTHERS: dict[str, Callable[[], Request]] = {
     "broken": lambda: requested(small(), 2, tuning=tuning_for("cpu", broken=["direct"])),
     "only": lambda: requested(small(), 2, tuning=tuning_for("cpu", only=["direct"])),
     "measured": lambda: requested(
-        small(), 2, tuning=Tuning(tuning_for("cpu").model, choices=Choices(({TASK: Way("direct")},)))
+        small(), 2, tuning=Tuning(tuning_for("cpu").model, choices=TunedChoices(({TASK: Variant("direct")},)))
     ),
 }
 
@@ -133,7 +133,10 @@ def test_a_plan_counts_for_what_it_was_made_for_alone(tmp_path: Path) -> None:
 def test_keys_do_not_depend_on_the_order_of_a_set() -> None:
     """Which differs from process to process."""
     names = ["direct", "tiled", "winograd 4", "panels (convolution forward)"]
-    made = [Choices(broken=frozenset(map(Fault.parse, order)), only=frozenset(order)) for order in (names, names[::-1])]
+    made = [
+        TunedChoices(broken=frozenset(map(BrokenVariant.parse, order)), only=frozenset(order))
+        for order in (names, names[::-1])
+    ]
     keys = [key_of(requested(small(), 2, tuning=Tuning(choices=choices))) for choices in made]
     assert keys[0] == keys[1]
 

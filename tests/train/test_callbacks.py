@@ -30,7 +30,7 @@ from blobnet.callbacks import (
 from blobnet.device.device import Device
 from blobnet.errors import DataError, FileError, OptionError, TrainingError
 from blobnet.hardware.device_model import GENERIC
-from blobnet.launch.task import Choices
+from blobnet.launch.task import TunedChoices
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD, Adam
@@ -614,7 +614,7 @@ def test_the_first_layer_is_found_in_memory_that_is_reused(device: Device) -> No
 
 
 def test_layers_with_split_sums_are_named_too(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    tuning = replace(device.tuning, model=GENERIC["gpu"], choices=Choices())
+    tuning = replace(device.tuning, model=GENERIC["gpu"], choices=TunedChoices())
     monkeypatch.setattr(Device, "tuning", tuning)
     stack = [layers.Input(1, 8, 8), layers.Conv2D(64, 3, name="conv"), layers.Flatten(), layers.Dense(64, name="head")]
     model = Sequential(stack)

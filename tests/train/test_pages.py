@@ -100,7 +100,7 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
 def test_each_class_has_an_example_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     modules = (bn.augment, bn.callbacks, bn.datasets, bn.layers, bn.losses, bn.optimizers, bn.schedules)
     # What others derive from, what layers give, and a class that Contraction derives from, are made by nobody.
-    bases = {"Augmentation", "Layer", "Loss", "Lowered", "Node", "Optimizer", "Schedule"}
+    bases = {"Augmentation", "Layer", "Loss", "ContractionLayer", "Node", "Optimizer", "Schedule"}
     names = {
         f"{module.__name__}.{name}"
         for module in modules

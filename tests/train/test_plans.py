@@ -136,13 +136,13 @@ def test_launches_that_do_the_work_of_several_give_the_same_bits(
         found = model.gradients(x, labels, device=device, debug=True)
     except DeviceError as error:  # The tiles of tensor cores are larger than the least of devices allows.
         pytest.skip(str(error))
-    monkeypatch.setattr(combining, "MOST_BYTES", 0)
+    monkeypatch.setattr(combining, "MAX_BYTES", 0)
     wanted = model.gradients(x, labels, device=device, debug=True)
     for name, values in wanted.items():
         assert np.array_equal(found[name], values), name
 
     def kernels(most: int) -> list[str]:
-        monkeypatch.setattr(combining, "MOST_BYTES", most)
+        monkeypatch.setattr(combining, "MAX_BYTES", most)
         plan = make_plan(model.graph, COUNT, training=True, loss=CrossEntropy(), input_delta=True, tuning=tuning)
         return [call.source.name for _, call in plan.calls if call.combines]
 

@@ -208,7 +208,7 @@ def test_an_error_leaves_the_others_right(device: Device, monkeypatch: pytest.Mo
 
 
 def test_a_model_keeps_a_few_plans_only(device: Device, built: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "_MOST_EVALUATORS", 2)
+    monkeypatch.setattr(inference, "_MAX_EVALUATORS", 2)
     model, (x, _) = tiny_model(), digits(20)
     for count in (1, 4, 16, 16, 1):
         model.predict(x[:count], device=device)

@@ -24,7 +24,7 @@ from blobnet.errors import DeviceError, OutOfMemoryError, PlanError
 from blobnet.hardware.device_model import model_of
 from blobnet.implementations import IMPLEMENTATIONS, fourier
 from blobnet.launch.kernel_call import KernelCall, Tuning
-from blobnet.launch.task import Choices
+from blobnet.launch.task import TunedChoices
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import SGD
@@ -99,13 +99,13 @@ def test_work_groups_are_no_larger_than_allowed(name: str) -> None:
         calls = list(calls_of(net, Tuning(model)))
         items = [math.prod(call.local_size or (1,)) for call in calls]
         assert max(items) <= GPUS[name].group_size
-        if model.items_are_lanes:  # They are as large as they may be, up to what serves every GPU.
+        if model.is_simt:  # They are as large as they may be, up to what serves every GPU.
             assert max(items) >= min(128, model.group_size) * 3 // 4
 
 
 @pytest.mark.parametrize("name", [name for name, item in IMPLEMENTATIONS.items() if item.lanes is not False])
 def test_every_implementation_with_the_smallest_work_groups(name: str) -> None:
-    tuning = Tuning(model_of(GPUS["least"]), choices=Choices(only=frozenset({name})))
+    tuning = Tuning(model_of(GPUS["least"]), choices=TunedChoices(only=frozenset({name})))
     for net in (network(), *([wide()] if name != "compiled" else [])):  # Whose schedules take seconds to find.
         assert max(math.prod(call.local_size or (1,)) for call in calls_of(net, tuning)) <= 64
 
@@ -122,7 +122,7 @@ def test_fourier_needs_its_local_memory_and_group() -> None:
     needed = fourier._LOCAL_BYTES
     for items, local_memory, expected in ((256, needed, True), (256, needed - 4, False), (128, needed, False)):
         answers = replace(GPUS["gfx906"], group_size=items, local_memory=local_memory)
-        tuning = Tuning(model_of(answers), choices=Choices(only=frozenset({"fourier"})))
+        tuning = Tuning(model_of(answers), choices=TunedChoices(only=frozenset({"fourier"})))
         assert any("fourier" in call.kernel for call in calls_of(net, tuning)) == expected
 
 

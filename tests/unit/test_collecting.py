@@ -6,18 +6,18 @@ import gc
 
 import pytest
 
-from blobnet.support.garbage import collected_later
+from blobnet.support.garbage import gc_paused
 
 
 def test_it_is_put_off_and_taken_up_again() -> None:
     assert gc.isenabled()
-    with collected_later():
+    with gc_paused():
         assert not gc.isenabled()
-        with collected_later():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
-    with pytest.raises(ZeroDivisionError), collected_later():
+    with pytest.raises(ZeroDivisionError), gc_paused():
         raise ZeroDivisionError
     assert gc.isenabled()
 
@@ -25,7 +25,7 @@ def test_it_is_put_off_and_taken_up_again() -> None:
 def test_who_has_ended_it_finds_it_so() -> None:
     gc.disable()
     try:
-        with collected_later():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     finally:

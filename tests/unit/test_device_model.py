@@ -108,7 +108,7 @@ def test_gpus_by_name(name, vendor, made_by, architecture) -> None:
     model = model_of(Answers(name, vendor))
     assert (str(model.vendor), str(model.architecture)) == (made_by, architecture)
     assert not model.is_host
-    assert model.items_are_lanes == (architecture != "midgard")
+    assert model.is_simt == (architecture != "midgard")
 
 
 def test_every_architecture_is_known_by_some_name_and_has_a_source() -> None:
@@ -178,7 +178,7 @@ def test_what_is_known_of_a_gpu() -> None:
         architecture="hopper",
         compiler="nvidia",
         is_host=False,
-        items_are_lanes=True,
+        is_simt=True,
         lanes=32,
         registers=255,
         register_file=1 << 18,
@@ -255,7 +255,7 @@ def test_processors_by_the_width_of_their_vectors(line) -> None:
     assert [str(model.vendor), str(model.architecture), str(model.compiler)] == expected.split()
     assert model.lanes == (int(width) or 4)
     assert model.registers == (32 if model.architecture in ("avx512", "neon", "sve256") else 16)
-    assert (model.is_host, model.items_are_lanes, model.local_is_cache, model.banks) == (True, False, True, 1)
+    assert (model.is_host, model.is_simt, model.local_is_cache, model.banks) == (True, False, True, 1)
     # NOTE: their speed is measured; a clock alone does not tell it.
     assert model.flops is None
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from blobnet.support.lru import Recent
+from blobnet.support.lru import LRUCache
 
 
 def test_what_was_asked_for_longest_ago_is_forgotten() -> None:
-    values: Recent[str, int] = Recent(3)
+    values: LRUCache[str, int] = LRUCache(3)
     for number, name in enumerate("abc"):
         values[name] = number
     assert (len(values), values.get("a"), values.get("d")) == (3, 0, None)
@@ -25,7 +25,7 @@ def test_what_was_asked_for_longest_ago_is_forgotten() -> None:
 
 
 def test_several_threads() -> None:
-    values: Recent[int, int] = Recent(10)
+    values: LRUCache[int, int] = LRUCache(10)
 
     def work(first: int) -> bool:
         for step in range(5000):

@@ -25,7 +25,7 @@ from blobnet.implementations.tile import Tile, predicted_speed, tiles_for
 from blobnet.implementations.tiled import TILES, WEIGHT_TILES
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import KernelCall, Tuning
-from blobnet.launch.task import Choices, Fault, Task, Way, is_broken
+from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant, is_broken
 from blobnet.losses import MeanSquaredError
 from blobnet.models import resnet50
 from blobnet.network.graph import from_nodes
@@ -36,7 +36,7 @@ from tests.shipped import check_shipped
 
 IDENTITY = {"device": "Some GPU (2)", "platform": "Some Platform", "driver": "1.2", "processor": ""}
 TASK, OTHER = Task("forward", "3x8x8:4k3", 2), Task("backward data", "3x8x8:4k3", 2, "tf32")
-WINNER = Winner(Way("tiled", "64x64"), 1.5, Way("direct", "4x4"), 2.5, "fast")
+WINNER = Winner(Variant("tiled", "64x64"), 1.5, Variant("direct", "4x4"), 2.5, "fast")
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,10 @@ def test_winners_are_kept() -> None:
     first = Tunings(IDENTITY)
     assert (dict(first.winners), chosen(first), first.broken) == ({}, [], frozenset())
     first.record(TASK, WINNER)
-    faults = {Fault(Way("tiled", "8x8"), "convolution", "forward"), Fault(Way("strip"), "convolution", "forward")}
+    faults = {
+        BrokenVariant(Variant("tiled", "8x8"), "convolution", "forward"),
+        BrokenVariant(Variant("strip"), "convolution", "forward"),
+    }
     first.mark_broken(*faults)
     for tunings in (first, Tunings(IDENTITY)):
         assert dict(tunings.winners) == {TASK: WINNER}
@@ -102,10 +105,10 @@ def test_two_processes_keep_each_others_winners() -> None:
     assert not second.winners
     first.record(TASK, WINNER)
     second.record(OTHER, WINNER)
-    first.mark_broken(Fault(Way("strip")))
+    first.mark_broken(BrokenVariant(Variant("strip")))
     found = Tunings(IDENTITY)
     assert set(found.winners) == {TASK, OTHER}
-    assert found.broken == {Fault(Way("strip"))}
+    assert found.broken == {BrokenVariant(Variant("strip"))}
 
 
 def test_a_file_of_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +166,7 @@ def test_a_file_that_is_none(content: str | bytes) -> None:
     assert dict(Tunings(IDENTITY).winners) == {TASK: WINNER}
 
 
-DENIED = Fault(Way("strip"), "convolution", "forward")
+DENIED = BrokenVariant(Variant("strip"), "convolution", "forward")
 
 
 @pytest.mark.parametrize("damage", ["a digit", "cut off", "no seal", "another place", "nothing of what was denied"])
@@ -251,7 +254,7 @@ def ship(folder: Path, name: str, tasks: Mapping[Task, str]) -> Path:
     """Ships a file for devices of a name, from what was measured with another driver."""
     source = Tunings({**IDENTITY, "device": name, "driver": "another"})
     for task, candidate in tasks.items():
-        source.record(task, Winner(Way.parse(candidate), 1.0, Way("x"), 2.0, "wide"))
+        source.record(task, Winner(Variant.parse(candidate), 1.0, Variant("x"), 2.0, "wide"))
     return source.ship(folder / "shipped", tasks, replace(ANSWERS, name=name))
 
 
@@ -289,7 +292,7 @@ def test_tunings_of_relatives_count_less(folder: Path) -> None:
     def shipped_by(name: str, platform: str, capability: tuple[int, int], candidate: str) -> tuple[str, ...]:
         answers = Answers(name, platform=platform, capability=capability)
         source = Tunings({**IDENTITY, "device": name, "driver": candidate})
-        source.record(TASK, Winner(Way.parse(candidate), 1.0, Way("x"), 2.0, "wide"))
+        source.record(TASK, Winner(Variant.parse(candidate), 1.0, Variant("x"), 2.0, "wide"))
         source.ship(folder / "shipped", [TASK], answers)
         return model_of(answers).relatives
 
@@ -395,7 +398,7 @@ class Known(Implementation):
     """What only has a way and a cost."""
 
     cost = 0.0
-    way = Way("known")
+    way = Variant("known")
     is_guess = False
 
     def calls(self) -> list[KernelCall]:
@@ -404,7 +407,7 @@ class Known(Implementation):
 
 def candidate(name: str, cost: float, *, is_guess: bool = False) -> Implementation:
     made = Known(Mock())
-    made.way, made.cost, made.is_guess = Way.parse(name), cost, is_guess
+    made.way, made.cost, made.is_guess = Variant.parse(name), cost, is_guess
     return made
 
 
@@ -429,57 +432,59 @@ CANDIDATES = [candidate("a 1", 3.0), candidate("a 2", 2.0), candidate("b 1", 5.0
     ],
 )
 def test_choosing(choice: str | None, broken: tuple[str, ...], expected: str) -> None:
-    sources = ({TASK: Way.parse(choice)},) if choice else ()
-    choices = Choices(sources, frozenset(map(Fault.parse, broken)))
-    assert choose(choices, TASK, CANDIDATES).way == Way.parse(expected)
+    sources = ({TASK: Variant.parse(choice)},) if choice else ()
+    choices = TunedChoices(sources, frozenset(map(BrokenVariant.parse, broken)))
+    assert choose(choices, TASK, CANDIDATES).way == Variant.parse(expected)
 
 
 def test_what_is_broken_is_one_operation_of_one_kind_of_layer() -> None:
     dense = Task("forward", "12:dense5", 4, family="dense")
-    tile, other = Way("tiled", "64x64"), Way("tiled", "64x32")
-    faults = {Fault.of(task, tile) for task in (TASK, OTHER, dense)}
+    tile, other = Variant("tiled", "64x64"), Variant("tiled", "64x32")
+    faults = {BrokenVariant.of(task, tile) for task in (TASK, OTHER, dense)}
     assert {str(fault) for fault in faults} == {
         f"tiled 64x64 ({of})" for of in ("convolution forward", "convolution backward data", "dense forward")
     }
     for fault in faults:
-        of_all = replace(fault, way=Way("tiled"))
+        of_all = replace(fault, way=Variant("tiled"))
         broken = [task for task in (TASK, OTHER, dense) if is_broken(task, tile, {fault})]
-        assert [Fault.of(task, tile) for task in broken] == [fault]
+        assert [BrokenVariant.of(task, tile) for task in broken] == [fault]
         assert not any(is_broken(task, other, {fault}) for task in (TASK, OTHER, dense))
         assert [is_broken(task, other, {of_all}) for task in (TASK, OTHER, dense)].count(True) == 1
-        assert all(is_broken(task, tile, {Fault(Way("tiled"))}) for task in (TASK, OTHER, dense))
+        assert all(is_broken(task, tile, {BrokenVariant(Variant("tiled"))}) for task in (TASK, OTHER, dense))
 
 
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("strip", Fault(Way("strip"))),
-        ("tiled (convolution backward data)", Fault(Way("tiled"), "convolution", "backward data")),
-        ("tiled 8x8/4x4 in 4", Fault(Way("tiled", "8x8/4x4 in 4"))),
-        ("tiled 8x8 in 4 (dense forward)", Fault(Way("tiled", "8x8 in 4"), "dense", "forward")),
+        ("strip", BrokenVariant(Variant("strip"))),
+        ("tiled (convolution backward data)", BrokenVariant(Variant("tiled"), "convolution", "backward data")),
+        ("tiled 8x8/4x4 in 4", BrokenVariant(Variant("tiled", "8x8/4x4 in 4"))),
+        ("tiled 8x8 in 4 (dense forward)", BrokenVariant(Variant("tiled", "8x8 in 4"), "dense", "forward")),
     ],
 )
-def test_names_of_faults(name: str, fault: Fault) -> None:
-    assert Fault.parse(name) == fault
+def test_names_of_faults(name: str, fault: BrokenVariant) -> None:
+    assert BrokenVariant.parse(name) == fault
     assert str(fault) == name
 
 
 @pytest.mark.parametrize("name", ["", " tiled"])
 def test_names_of_no_faults(name: str) -> None:
     with pytest.raises(ValueError, match=f"^no way to compute: '{name}'$"):
-        Fault.parse(name)
+        BrokenVariant.parse(name)
 
 
-@pytest.mark.parametrize("way", [Way("direct"), Way("direct", "6x4x16"), Way("tiled", "64x128x8/8x8 in 4")], ids=str)
-def test_names_of_ways(way: Way) -> None:
-    assert Way.parse(str(way)) == way
+@pytest.mark.parametrize(
+    "way", [Variant("direct"), Variant("direct", "6x4x16"), Variant("tiled", "64x128x8/8x8 in 4")], ids=str
+)
+def test_names_of_ways(way: Variant) -> None:
+    assert Variant.parse(str(way)) == way
 
 
 # -- tasks of other batches --------------------------------------------------------------------------------------------
 
 
-def batches(name: str, *sizes: int) -> dict[Task, Way]:
-    return {replace(TASK, batch_size=size): Way(name, str(size)) for size in sizes}
+def batches(name: str, *sizes: int) -> dict[Task, Variant]:
+    return {replace(TASK, batch_size=size): Variant(name, str(size)) for size in sizes}
 
 
 @pytest.mark.parametrize(
@@ -497,7 +502,7 @@ def batches(name: str, *sizes: int) -> dict[Task, Way]:
     ],
 )
 def test_the_nearest_batch_up_to_twice_or_half(batch_size: int, expected: list[str]) -> None:
-    choices = Choices((batches("m", 32, 64, 100), batches("s", 128, 64, 32)))
+    choices = TunedChoices((batches("m", 32, 64, 100), batches("s", 128, 64, 32)))
     task = replace(TASK, batch_size=batch_size)
     assert [str(way) for _, way in choices.near(task)] == expected
     for alike in (
@@ -509,20 +514,22 @@ def test_the_nearest_batch_up_to_twice_or_half(batch_size: int, expected: list[s
 
 
 def test_a_candidate_that_is_not_there_for_this_batch_is_passed_over() -> None:
-    near = {replace(TASK, batch_size=3): Way("gone"), replace(TASK, batch_size=4): Way("b", "1")}
-    choices = Choices((near, {TASK: Way("a", "1")}))
-    assert choose(choices, TASK, CANDIDATES).way == Way("b", "1")
-    assert choose(replace(choices, broken=frozenset({Fault(Way("b"))})), TASK, CANDIDATES).way == Way("a", "1")
-    assert choose(choices, replace(TASK, batch_size=9), CANDIDATES).way == Way("a", "2")
+    near = {replace(TASK, batch_size=3): Variant("gone"), replace(TASK, batch_size=4): Variant("b", "1")}
+    choices = TunedChoices((near, {TASK: Variant("a", "1")}))
+    assert choose(choices, TASK, CANDIDATES).way == Variant("b", "1")
+    assert choose(replace(choices, broken=frozenset({BrokenVariant(Variant("b"))})), TASK, CANDIDATES).way == Variant(
+        "a", "1"
+    )
+    assert choose(choices, replace(TASK, batch_size=9), CANDIDATES).way == Variant("a", "2")
 
 
 def test_plans_take_the_winner_of_a_near_batch() -> None:
     node = layers.Input(24, 11, 13)()
     graph = from_nodes(node, layers.Conv2D(40, 3, padding=1)(node))
     task = Task("forward", "24x11x13:40k3p1", 64)
-    settings = Tuning(model_of(ANSWERS), choices=Choices(({task: Way("tiled", "32x256x8/8x8")},)))
+    settings = Tuning(model_of(ANSWERS), choices=TunedChoices(({task: Variant("tiled", "32x256x8/8x8")},)))
     used = {size: make_plan(graph, size, tuning=settings).calls[-1][1].way for size in (31, 32, 128, 129)}
-    assert used[32] == used[128] == Way("tiled", "32x256x8/8x8")
+    assert used[32] == used[128] == Variant("tiled", "32x256x8/8x8")
     assert used[31] != used[32] != used[129]
 
 
@@ -678,14 +685,14 @@ def test_processes_that_record_at_once_lose_nothing() -> None:
 import sys
 from pathlib import Path
 from blobnet.device import tuning
-from blobnet.launch.task import Fault, Way
+from blobnet.launch.task import BrokenVariant, Variant
 tuning._folder = lambda: Path({str(tuning._folder())!r})
 for number in range(40):
-    tuning.Tunings({{"device": "some gpu"}}).mark_broken(Fault(Way(sys.argv[1], str(number))))
+    tuning.Tunings({{"device": "some gpu"}}).mark_broken(BrokenVariant(Variant(sys.argv[1], str(number))))
 """
     processes = [subprocess.Popen([sys.executable, "-c", code, name]) for name in "abc"]
     assert [process.wait() for process in processes] == [0, 0, 0]
     assert Tunings({"device": "some gpu"}).broken == {
-        Fault(Way(name, str(number))) for name in "abc" for number in range(40)
+        BrokenVariant(Variant(name, str(number))) for name in "abc" for number in range(40)
     }
     assert len(list(tuning._folder().iterdir())) == 1

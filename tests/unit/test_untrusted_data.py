@@ -86,7 +86,7 @@ HDF5: dict[Callable[[h5py.File], None], str] = {
 
 @pytest.mark.parametrize("change", HDF5)
 def test_hdf5(folder: Path, change: Callable[[h5py.File], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regular_file, "LEAST_MOST", 1 << 29)
+    monkeypatch.setattr(regular_file, "MIN_MOST", 1 << 29)
     path = folder / "data.h5"
     with h5py.File(path, "w") as file:
         change(file)

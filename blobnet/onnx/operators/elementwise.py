@@ -12,7 +12,7 @@ from blobnet import layers
 from blobnet.onnx.lowering import elementwise, number_text
 from blobnet.onnx.operation import HUGE, Operation, operator
 from blobnet.onnx.operators.products import with_bias
-from blobnet.onnx.values import MOST_AXES, Tensor, Value
+from blobnet.onnx.values import MAX_AXES, Tensor, Value
 
 #: Operators of one value that are an expression; those of several are below.
 _OF_ONE = {
@@ -124,7 +124,7 @@ def _joined(op: Operation, values: list[Value], text: str, parameter: str) -> Te
     ranks = {(len(tensor.axes), tensor.at) for tensor in tensors}
     distinct = {tensor.node for tensor in tensors}
     few = len(tensors) == len(distinct) == len(values) and len(ranks) == 1
-    if not few or max(len(tensor.sizes) for tensor in tensors) > MOST_AXES:
+    if not few or max(len(tensor.sizes) for tensor in tensors) > MAX_AXES:
         return elementwise(op, text, *values, parameter=parameter)
     try:
         axes = np.broadcast_shapes(*(tensor.axes for tensor in tensors))
