@@ -20,6 +20,7 @@ from blobnet.layers.standardize import Standardize
 from blobnet.layers.transposed import ConvTranspose1D, ConvTranspose2D, ConvTranspose3D
 from blobnet.layers.views import Interleave, Pad, Permute, Reshape, Slice, split
 from blobnet.layers.volumes import AveragePool3D, Conv3D, MaxPool3D
+from blobnet.support.old_names import old_names
 
 __all__ = [
     "Activation",
@@ -75,3 +76,5 @@ __all__ = [
     "function",
     "split",
 ]
+
+__getattr__ = old_names(__name__, {"Lowered": ContractionLayer})

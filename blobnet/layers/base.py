@@ -22,6 +22,7 @@ from blobnet.launch.task import Task
 from blobnet.memory.blob import AXES, AXIS_NAMES, FLOAT32, FloatArray, Halo, Shape, StorageType
 from blobnet.support.checks import check_count, plain
 from blobnet.support.foreign import Explained
+from blobnet.support.old_names import old_names
 
 if TYPE_CHECKING:
     from blobnet.layers.lowered import Bound
@@ -478,3 +479,6 @@ class Layer(metaclass=Explained):
     def _require_rank(self, shape: Shape, rank: int) -> None:
         axes = "(" + ", ".join(("units", *AXIS_NAMES[AXES - rank :])) + ("" if rank else ",") + ")"
         self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)
+
+
+__getattr__ = old_names(__name__, {"Site": LayerContext})

@@ -17,6 +17,7 @@ from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, ContractionError, FileError, OptionError, ShapeError
 from blobnet.examination.measured import Arrangement
 from blobnet.execution.executor import Executor
+from blobnet.layers import base
 from blobnet.layers.activation import ACTIVATIONS, Activation
 from blobnet.layers.lowered import spelled_out
 from blobnet.losses import CrossEntropy
@@ -329,3 +330,12 @@ def test_mistakes(mistake: str) -> None:
     make, kind, message = MISTAKES[mistake]
     with pytest.raises(kind, match=message):
         make()
+
+
+def test_names_of_before_warn() -> None:
+    with pytest.warns(DeprecationWarning, match=r"blobnet\.layers\.Lowered is called ContractionLayer now"):
+        assert layers.Lowered is layers.ContractionLayer
+    with pytest.warns(DeprecationWarning, match=r"blobnet\.layers\.base\.Site is called LayerContext now"):
+        assert base.Site is base.LayerContext
+    with pytest.raises(AttributeError, match=r"module 'blobnet\.layers' has no attribute 'Lower'"):
+        layers.Lower  # noqa: B018

@@ -1,0 +1,20 @@
+"""Names of before: they warn, and go with the next release."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def old_names(module: str, names: Mapping[str, Any]) -> Callable[[str], Any]:
+    """Return a module's ``__getattr__``, which gives ``names`` by their names of before, with a DeprecationWarning."""
+
+    def find(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        now = names[name].__name__
+        warnings.warn(f"{module}.{name} is called {now} now", DeprecationWarning, stacklevel=2)
+        return names[name]
+
+    return find
