@@ -17,8 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import optimizers
-from blobnet.augment import Augmentation, augmentations_of, check_mixed, from_descriptions
-from blobnet.callbacks import Callback, check_callbacks
+from blobnet.augment import Augmentation
+from blobnet.augment.epoch_rows import check_mixed, from_descriptions
+from blobnet.augment.words import augmentations_of
+from blobnet.callbacks import Callback
+from blobnet.callbacks.base import check_callbacks
 from blobnet.data.labels import labels_for, prepare_labels
 from blobnet.data.sample_weights import ClassWeights, prepare_class_weights, weights_for_outputs
 from blobnet.data.samples import as_batches, comes_in_batches, sources_for, with_labels
@@ -43,7 +46,8 @@ from blobnet.launch.kernel_call import Tuning
 from blobnet.layers import Input, Layer, Node, Standardize, initializers
 from blobnet.losses import Loss
 from blobnet.memory.blob import FloatArray, Shape
-from blobnet.metrics import Metric, Report
+from blobnet.metrics import Report
+from blobnet.metrics.types import Metric
 from blobnet.network import graph
 from blobnet.network.ends import Head, by_name, heads_of, in_order, losses_description
 from blobnet.network.parameters import parameter_table

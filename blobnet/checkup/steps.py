@@ -14,19 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import layers, losses, optimizers
-from blobnet.augment import (
-    Augmentation,
-    Brightness,
-    CutMix,
-    Erasing,
-    Flip,
-    Mixup,
-    RandomAffine,
-    RandomCrop,
-    Saturation,
-    from_descriptions,
-    rows_for,
-)
+from blobnet.augment import Augmentation, Brightness, CutMix, Erasing, Flip, Mixup, RandomAffine, RandomCrop, Saturation
+from blobnet.augment.epoch_rows import from_descriptions, rows_for
 from blobnet.data.samples import sources_for
 from blobnet.device.device import Device
 from blobnet.examination.examination import Finding, compared

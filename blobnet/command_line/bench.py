@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from blobnet import plots
-from blobnet.augment import augmentations_of, check_fit
+from blobnet.augment.epoch_rows import check_fit
+from blobnet.augment.words import augmentations_of
 from blobnet.bench import network, public, roofline, timing, torch_twin
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.timing import Result

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from blobnet import plots
-from blobnet.augment import Augmentation, augmentations_of
+from blobnet.augment import Augmentation
+from blobnet.augment.words import augmentations_of
 from blobnet.command_line.data_argument import (
     check_input,
     check_output,

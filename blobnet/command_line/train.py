@@ -21,7 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import optimizers, plots, schedules
-from blobnet.augment import Augmentation, augmentations_of, check_mixed
+from blobnet.augment import Augmentation
+from blobnet.augment.epoch_rows import check_mixed
+from blobnet.augment.words import augmentations_of
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
 from blobnet.command_line import transfer
 from blobnet.command_line.data_argument import (

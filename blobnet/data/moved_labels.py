@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.augment import IDENTITY
-from blobnet.losses import IGNORED, Loss
+from blobnet.augment.base import IDENTITY
+from blobnet.losses import Loss
+from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import FloatArray, Shape
 
 

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from blobnet.datasets.checks import chunks
 from blobnet.datasets.source import Source
 from blobnet.errors import DataError, OptionError, near_matches
-from blobnet.losses import IGNORED, Loss
+from blobnet.losses import Loss
+from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import FloatArray
 from blobnet.network.ends import in_order
 

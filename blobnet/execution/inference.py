@@ -23,7 +23,8 @@ from blobnet.execution.executor import Executor, plan_for
 from blobnet.execution.loader import IndexedReader, Loader, Reader, StreamReader
 from blobnet.losses import Loss
 from blobnet.memory.blob import FLOAT16, FLOAT32, FloatArray
-from blobnet.metrics import Metric, measured, named
+from blobnet.metrics.naming import measured, named
+from blobnet.metrics.types import Metric
 from blobnet.network.ends import TOTALS, Head, Losses, heads_of, in_order
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import DeviceParameters

@@ -18,7 +18,8 @@ from blobnet.data.samples import samples_for
 from blobnet.datasets.source import runs
 from blobnet.device.device import Device
 from blobnet.inspection.network_inputs import network_inputs
-from blobnet.losses import IGNORED, Loss
+from blobnet.losses import Loss
+from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import FloatArray
 from blobnet.model import Model, check_model
 from blobnet.support.checks import check_count

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import layers
-from blobnet.augment import Augmentation, augmentations_of, check_fit, partner_shares, rows_for
+from blobnet.augment import Augmentation
+from blobnet.augment.epoch_rows import check_fit, partner_shares, rows_for
+from blobnet.augment.words import augmentations_of
 from blobnet.data.moved_labels import move_labels
 from blobnet.datasets.dataset import STATISTICS_BYTES, unit_statistics
 from blobnet.datasets.source import Rows, Source, source_of

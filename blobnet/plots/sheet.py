@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from blobnet.datasets.pictures import mask_colours
 from blobnet.inspection.mistakes import Mistake, Mistakes, class_name, percent, short_values, worst_mistakes
 from blobnet.inspection.network_inputs import Sheet, are_masks, sample_sheet
-from blobnet.losses import IGNORED
+from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
 from blobnet.plots.drawing import new_figure, text

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from blobnet.augment import EpochRows
+from blobnet.augment.epoch_rows import EpochRows
 from blobnet.callbacks import Callback
 from blobnet.datasets.source import Rows
 from blobnet.device.device import Reading
@@ -29,7 +29,7 @@ from blobnet.execution.loader import Labels, Loader
 from blobnet.files.checkpoint import TrainingState
 from blobnet.launch.kernel_call import Batch
 from blobnet.memory.blob import FloatArray
-from blobnet.metrics import Metric
+from blobnet.metrics.types import Metric
 from blobnet.network.ends import TOTALS, by_name
 from blobnet.parallel.world import World
 from blobnet.planning import make_plan

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.augment import Augmentation, EpochRows, check_fit, partner_shares
+from blobnet.augment import Augmentation
+from blobnet.augment.epoch_rows import EpochRows, check_fit, partner_shares
 from blobnet.data.moved_labels import move_labels
 from blobnet.device.device import Device, Reading
 from blobnet.errors import OptionError, OutOfMemoryError, PlanError, warn
@@ -31,7 +32,8 @@ from blobnet.network.ends import TOTALS, Head, Losses, heads_of
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import DeviceParameters, ParameterTable, parameter_table
 from blobnet.network.patterns import rate_factors
-from blobnet.optimizers import HYPERPARAMETERS, Optimizer
+from blobnet.optimizers import Optimizer
+from blobnet.optimizers.base import HYPERPARAMETERS
 from blobnet.parallel.world import ALONE, World
 from blobnet.planning import STEP_WORDS, Plan
 from blobnet.training import weight_buffers

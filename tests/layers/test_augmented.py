@@ -21,8 +21,8 @@ from blobnet.augment import (
     RandomCrop,
     RandomResizedCrop,
     Saturation,
-    rows_for,
 )
+from blobnet.augment.epoch_rows import rows_for
 from blobnet.device.device import Device
 from blobnet.examination.reference.augmentation import augmented
 from blobnet.execution.executor import Executor

@@ -20,8 +20,8 @@ from blobnet.augment import (
     RandomCrop,
     RandomResizedCrop,
     Saturation,
-    rows_for,
 )
+from blobnet.augment.epoch_rows import rows_for
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, TrainingError
 from blobnet.losses import CrossEntropy, Dice, MeanSquaredError

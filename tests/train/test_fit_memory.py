@@ -14,7 +14,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.augment import augmentations_of
+from blobnet.augment.words import augmentations_of
 from blobnet.callbacks import Checkpoint
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, OptionError, OutOfMemoryError, PlanError, TrainingError

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet.augment import augmentations_of, rows_for
+from blobnet.augment.epoch_rows import rows_for
+from blobnet.augment.words import augmentations_of
 from blobnet.device.device import Device
 from blobnet.errors import DataError, OptionError
 from blobnet.examination.reference.augmentation import augmented
 from blobnet.inspection.network_inputs import STATISTICS_SAMPLES, sample_sheet
 from blobnet.layers import Dense, Flatten, Input
-from blobnet.losses import IGNORED
+from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import Shape
 from blobnet.model import Sequential
 

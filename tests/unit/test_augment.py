@@ -10,12 +10,10 @@ import pytest
 
 from blobnet import augment
 from blobnet.augment import (
-    WORDS,
     Augmentation,
     Brightness,
     Contrast,
     CutMix,
-    EpochRows,
     Erasing,
     Flip,
     Mixup,
@@ -23,12 +21,10 @@ from blobnet.augment import (
     RandomCrop,
     RandomResizedCrop,
     Saturation,
-    augmentations_of,
-    from_descriptions,
-    partner_shares,
-    rows_for,
-    uniform,
 )
+from blobnet.augment.base import uniform
+from blobnet.augment.epoch_rows import EpochRows, from_descriptions, partner_shares, rows_for
+from blobnet.augment.words import WORDS, augmentations_of
 from blobnet.errors import OptionError
 from blobnet.examination.reference.philox import philox4x32
 from blobnet.memory.blob import FloatArray, Shape

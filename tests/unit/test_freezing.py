@@ -20,7 +20,7 @@ from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters, rate_factors
 from blobnet.network.summary import summarize
 from blobnet.optimizers import SGD, Adam
-from blobnet.optimizers import from_description as optimizer_from
+from blobnet.optimizers.base import from_description as optimizer_from
 from blobnet.planning import Plan, make_plan
 from blobnet.support.tables import Table
 from blobnet.training import progress

@@ -12,7 +12,8 @@ import pytest
 from blobnet import metrics
 from blobnet.errors import OptionError
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
-from blobnet.metrics import Report, answers, class_auc, confusion_matrix, measured, named
+from blobnet.metrics import Report, class_auc, confusion_matrix
+from blobnet.metrics.naming import answers, measured, named
 
 
 def batch(samples: int, classes: int, seed: int = 0, levels: int = 1000) -> tuple[Any, Any]:

@@ -8,20 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from blobnet.augment import (
-    Augmentation,
-    CutMix,
-    Flip,
-    Mixup,
-    RandomAffine,
-    RandomCrop,
-    RandomResizedCrop,
-    partner_shares,
-    rows_for,
-)
+from blobnet.augment import Augmentation, CutMix, Flip, Mixup, RandomAffine, RandomCrop, RandomResizedCrop
+from blobnet.augment.epoch_rows import partner_shares, rows_for
 from blobnet.data.moved_labels import move_labels
 from blobnet.examination.reference.augmentation import augmented
-from blobnet.losses import IGNORED, CrossEntropy, Loss, MeanSquaredError
+from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
+from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import FloatArray, Shape
 
 COUNT = 9

@@ -1,0 +1,19 @@
+"""What may happen between the epochs, and the steps, of a training."""
+
+from blobnet.callbacks.base import Callback
+from blobnet.callbacks.checkpoint import Checkpoint
+from blobnet.callbacks.csv_log import CSVLog
+from blobnet.callbacks.early_stopping import EarlyStopping
+from blobnet.callbacks.reduce_on_plateau import ReduceOnPlateau
+from blobnet.callbacks.save_best import SaveBest
+from blobnet.callbacks.tensorboard import TensorBoard
+
+__all__ = [
+    "CSVLog",
+    "Callback",
+    "Checkpoint",
+    "EarlyStopping",
+    "ReduceOnPlateau",
+    "SaveBest",
+    "TensorBoard",
+]

@@ -1,0 +1,42 @@
+"""The schedule Custom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from blobnet.errors import OptionError
+from blobnet.schedules.base import Schedule
+from blobnet.support.checks import check_number
+
+
+@dataclass(frozen=True)
+class Custom(Schedule):
+    """A function of the step: ``rate(step)``, steps counted from 0; what optimizers make of a function.
+
+    A file keeps its name alone: who resumes gives the optimizer again.
+
+    Args:
+        function: takes the step, returns the learning rate.
+
+    Raises:
+        OptionError: (at a step) it returns anything but a number of at least 0.
+    """
+
+    function: Callable[[int], float]
+    depends_on_steps: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise OptionError(
+                "Custom", "function must take a step and return its learning rate", function=self.function
+            )
+
+    def value(self, step: int, steps_per_epoch: int, epochs: int) -> float:
+        rate = self.function(step)
+        check_number(f"learning rate of step {step}", "rate", rate, least=0)
+        return float(rate)
+
+    def config(self) -> dict[str, Any]:
+        return {"function": getattr(self.function, "__qualname__", type(self.function).__name__)}
