@@ -18,6 +18,7 @@ STORE_HALVES_OF(float4, ushort4, vstore_half4, vstore4)
 STORE_HALVES_OF(float8, ushort8, vstore_half8, vstore8)
 STORE_HALVES_OF(float16, ushort16, vstore_half16, vstore16)
 #else
-#define STORE_HALVES(N, value, pointer) STORE_HALVES_(N, value, pointer)
-#define STORE_HALVES_(N, value, pointer) vstore_half##N(value, 0, pointer)
+#define HALVES_JOIN(name, count) name##count
+#define HALVES_OF(name, count) HALVES_JOIN(name, count)
+#define STORE_HALVES(N, value, pointer) HALVES_OF(vstore_half, N)(value, 0, pointer)
 #endif

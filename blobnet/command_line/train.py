@@ -338,7 +338,8 @@ def _prepared(options: argparse.Namespace, source: _Source, given: Dataset) -> _
     """The model for samples x and labels y, the layers that start anew, the loss, and the data."""
     check_classes(given)
     model, anew = transfer.build(options, source, given)
-    if {given.shape[0], model.graph.input.shape.units} == {1, 3} and are_pictures(options.dataset):
+    units = {given.shape[0], *(vertex.shape.units for vertex in model.graph.inputs.values())}
+    if units == {1, 3} and are_pictures(options.dataset):
         with warnings.catch_warnings():  # What is left out was said.
             warnings.simplefilter("ignore", BlobnetWarning)
             given = load_plain_dataset(options, model)

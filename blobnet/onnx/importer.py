@@ -111,6 +111,8 @@ def _loaded(
     turned = put_units_first(graph, array) if units_first and samples else set[str]()
     if turned:
         arrays = {item.name: item for item in graph.initializer}
+        units = next(item for item in graph.input if item.name in turned).type.tensor_type.shape.dim[1].dim_value
+        sizes = _with_units_first(sizes, units)
     normalized = take_normalization(graph, array)
     imported = import_for(
         model, subject, sizes_by_name(inputs_of(graph, subject), sizes, subject, samples=samples), samples
@@ -142,6 +144,21 @@ def _loaded(
     outputs = dict(zip(found.graph.outputs, tensors.items(), strict=True))
     found.graph = replace(found.graph, origin=origin_of(head, inputs, outputs, turned))
     return found
+
+
+def _with_units_first(sizes: Sizes | Sequence[int] | None, units: int) -> Sizes | Sequence[int] | None:
+    """Return sizes as :func:`load` takes them: those of the file, which end in ``units``, in the model's order."""
+    if isinstance(sizes, Mapping):
+        return {
+            name: own if isinstance(own, int) else (own[0], *_units_first(own[1:], units))
+            for name, own in sizes.items()
+        }
+    return sizes if sizes is None else _units_first(sizes, units)
+
+
+def _units_first(sample: Sequence[int], units: int) -> tuple[int, ...]:
+    is_last = len(sample) == 3 and sample[2] == units != sample[0]
+    return (sample[2], *sample[:2]) if is_last else (*sample,)
 
 
 def inputs_of(graph: Any, subject: str) -> list[Any]:

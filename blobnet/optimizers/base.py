@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from blobnet import schedules
-from blobnet.errors import BlobnetError, FileError, OptionError, near_matches
+from blobnet.errors import ArgumentError, BlobnetError, FileError, OptionError, near_matches
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
@@ -259,6 +259,6 @@ def from_description(description: Mapping[str, Any], subject: str) -> Optimizer:
             config["learning_rate"] = schedules.from_description(config["learning_rate"], subject)
         return Optimizer.kinds[kind](**config)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, BlobnetError):
+        if isinstance(error, BlobnetError) and not isinstance(error, ArgumentError):
             raise
         raise FileError(subject, "an optimizer must have a kind and its config") from error

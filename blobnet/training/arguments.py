@@ -90,6 +90,10 @@ def optimizer_of(value: Any) -> Optimizer | None:
     return found
 
 
+#: What hints name where they know nothing better.
+_USUAL = {"loss": "CrossEntropy", "optimizer": "Adam"}
+
+
 def _object(what: str, value: Any, base: Any, kinds: Mapping[str, Any]) -> Any:
     if value is None or isinstance(value, base):
         return value
@@ -102,7 +106,7 @@ def _object(what: str, value: Any, base: Any, kinds: Mapping[str, Any]) -> Any:
     if build is None:
         said = squeezed(getattr(value, "__name__", type(value).__name__)).removesuffix("loss")
         own = {squeezed(name): name for name in kinds}.get(said) or (what == "loss" and loss_named(said))
-        hint = f"blobnet.{base.__module__.rpartition('.')[2]}.{own or next(iter(kinds))}(), for example."
+        hint = f"blobnet.{base.__module__.split('.')[1]}.{own or _USUAL[what]}(), for example."
         if what == "loss" and not own and callable(value):
             hint = "a formula is a losses.Expression(text), whose derivative follows from it (docs/contractions.md)."
         raise OptionError(what, f"it must be {_article(base)}, or the name of one", received=_kind(value), hint=hint)

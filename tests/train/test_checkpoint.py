@@ -722,7 +722,10 @@ def unknown_kind(description):
 
 
 BAD_FILES = [
-    (attribute("/", "format_version", 3), "format version must be at most 2.*format_version=3, written_by='.*update"),
+    (
+        attribute("/", "format_version", 3),
+        "format version must be at most 2.*format_version=3, written_by='.*install a newer blobnet",
+    ),
     (attribute("/", "format_version", "x"), "/ must have the attribute format_version, a number. Received value=None"),
     (lambda file: file.attrs.__delitem__("format_version"), "/ must have the attribute format_version"),
     (replaced("architecture"), r"the file must hold /architecture. Received found=class_names, history"),

@@ -16,6 +16,7 @@ from blobnet import layers, losses
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, OptionError, ShapeError, TrainingError
 from blobnet.execution.loader import Loader
+from blobnet.files import checkpoint
 from blobnet.model import Model
 from blobnet.network.graph import from_description
 from tests.reference.compare import assert_close
@@ -445,7 +446,7 @@ def test_a_file_brings_everything_back(device: Device, tmp_path: Path) -> None:
     }
     found, wanted = loaded.predict(x, device=device), model.predict(x)
     assert all(np.array_equal(values, wanted[name]) for name, values in found.items())
-    text = bn.checkpoint.inspect(tmp_path / "model.h5")
+    text = checkpoint.inspect(tmp_path / "model.h5")
     assert "format 2," in text
     assert "image (2, 6, 5), state (3)" in text
     assert "mask CrossEntropy(" in text

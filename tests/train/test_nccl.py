@@ -75,6 +75,9 @@ class TwoRanks:
     def Split_type(self, kind: int) -> TwoRanks:  # noqa: N802
         return self
 
+    def Dup(self) -> TwoRanks:  # noqa: N802
+        return self
+
     def allgather(self, value: Any) -> list[Any]:
         return [value, self.other(value)]
 
@@ -117,7 +120,7 @@ def world_of(other: bytes) -> _MpiWorld:
     def said(value: Any) -> Any:
         return (other, value[1]) if isinstance(value, tuple) else value
 
-    return _MpiWorld(SimpleNamespace(COMM_WORLD=TwoRanks(said), COMM_TYPE_SHARED=1), lambda: None)
+    return _MpiWorld(SimpleNamespace(COMM_WORLD=TwoRanks(said), COMM_TYPE_SHARED=1), lambda: None, ends=False)
 
 
 def owner(uuid: bytes | None) -> Any:

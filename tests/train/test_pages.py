@@ -82,7 +82,7 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
                 missing.append(f"bn.{name}" + (f".{member}" if member else ""))
     assert not missing
     page = (tmp_path / "site" / "reference" / "augment.html").read_text(encoding="utf-8")
-    assert "Source code in <code>blobnet/augment.py" in page
+    assert "Source code in <code>blobnet/augment/base.py" in page
     site = tmp_path / "site"
     pages = {str(path.relative_to(site)): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     source = re.compile(r'<details class="mkdocstrings-source">.*?</details>', re.DOTALL)

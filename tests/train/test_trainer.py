@@ -542,7 +542,7 @@ BAD_FIT: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         DataError,
         r"y: each target must have the shape of the model's output\. Received target=\(5, 2\), output=\(10\)",
     ),
-    "targets list": ({"loss": MeanSquaredError(), "y": [0.5] * 22}, DataError, r"y: y must be a numpy array"),
+    "targets list": ({"loss": MeanSquaredError(), "y": [0.5] * 22}, DataError, r"y: each target must have the shape"),
     "targets NaN": (
         {"loss": MeanSquaredError(), "y": with_value(TARGETS, math.nan)},
         DataError,

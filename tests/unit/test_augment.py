@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blobnet import augment
 from blobnet.augment import (
     Augmentation,
     Brightness,
@@ -210,7 +209,7 @@ def test_of_several_mixtures_each_sample_takes_one() -> None:
 
 
 def test_rows_that_are_made_ahead_are_those_of_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(augment, "_AHEAD", 100)
+    monkeypatch.setattr("blobnet.augment.epoch_rows._AHEAD", 100)
     order = np.random.default_rng(1).permutation(1000)
     made = EpochRows(ALL, SHAPE, 7, 2, lambda first, end: order[first:end])
     for first, count in ((0, 64), (64, 64), (128, 150), (278, 64), (936, 64), (10, 3), (990, 10)):
