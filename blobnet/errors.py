@@ -68,10 +68,14 @@ def printable(text: str, kept: str = "\n\t") -> str:
     return "".join(letter if letter.isprintable() or letter in kept else repr(letter)[1:-1] for letter in text)
 
 
+class Lines(str):
+    """Text whose lines a message keeps, however many: a compiler's log."""
+
+
 def _on_a_line(value: object) -> str:
-    """A value as messages show it, on one line and not too long: it may be what a file says."""
+    """Return a value as messages show it: on one line and not too long, since it may be what a file says."""
     text = str(value)
-    if isinstance(value, BlobnetError):
+    if isinstance(value, BlobnetError | Lines):
         return text
     return printable(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]} ...", kept="")
 

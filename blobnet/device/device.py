@@ -32,7 +32,16 @@ from blobnet.device.builtins import WITHOUT_HEADER, declared
 from blobnet.device.bundle import bundled
 from blobnet.device.opencl import cl
 from blobnet.device.tuning import Tunings
-from blobnet.errors import BuildError, DeviceError, FileError, OptionError, OutOfMemoryError, near_matches, nearest
+from blobnet.errors import (
+    BuildError,
+    DeviceError,
+    FileError,
+    Lines,
+    OptionError,
+    OutOfMemoryError,
+    near_matches,
+    nearest,
+)
 from blobnet.hardware.device_model import Answers, DeviceModel, model_of
 from blobnet.launch.kernel_call import PRECISIONS, Tuning
 from blobnet.memory.blob import FLOAT32, FloatArray, Padding, storage_type
@@ -1197,7 +1206,7 @@ class Device:
             rule,
             options=" ".join(self._build_options),
             source=name,
-            log=f"\n{log.strip()}\n",
+            log=Lines(f"\n{log.strip()}\n"),
             hint="report this with the source file and the output of 'blobnet devices'.",
         )
 

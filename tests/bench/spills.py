@@ -66,7 +66,7 @@ from blobnet.examination import layer_cases
 from blobnet.hardware.device_model import Answers, DeviceModel, model_of
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.launch.kernel_call import Array, KernelCall, Tuning
-from blobnet.layers.lowered import LoweredProgram
+from blobnet.layers.lowered import ContractionLayer
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import FLOAT32, Shape
 from blobnet.planning import Plan, make_plan
@@ -178,13 +178,13 @@ def flops_shares(plan: Plan, batch_size: int) -> dict[Part, float]:
             for direction in case.directions:
                 if phase.startswith(direction):
                     flops[number, phase] = case.work(direction, batch_size).flops
-        elif isinstance(vertex.layer, LoweredProgram):
+        elif isinstance(vertex.layer, ContractionLayer):
             flops[number, phase] = compiled_flops(vertex.layer, shapes_in, batch_size).get(phase, 0)
     return {part: value / sum(flops.values()) for part, value in flops.items()}
 
 
 @functools.cache
-def compiled_flops(layer: LoweredProgram, inputs: tuple[Shape, ...], batch_size: int) -> dict[str, int]:
+def compiled_flops(layer: ContractionLayer, inputs: tuple[Shape, ...], batch_size: int) -> dict[str, int]:
     """The flops of each direction of a layer that the contraction compiler makes."""
     bound = layer.bound(inputs, batch_size)
     trained = [spec.name for spec in layer.parameters(inputs) if spec.trainable]

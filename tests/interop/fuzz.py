@@ -45,7 +45,8 @@ from blobnet.contraction.lowering import scheduled
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.source import generate
 from blobnet.contraction.table import Table, flatten
-from blobnet.datasets.image_folder import CLASS_FILE, CLASS_INDEX, _listed_classes, read_picture_table
+from blobnet.datasets.class_names import CLASS_FILE, CLASS_INDEX, listed_classes
+from blobnet.datasets.image_folder import read_picture_table
 from blobnet.datasets.user_data import read_samples
 from blobnet.device.device import Device
 from blobnet.device.tuning import Tunings, Winner
@@ -460,7 +461,7 @@ def _classes_load(path: Path) -> object:
     for name in (CLASS_INDEX, CLASS_FILE):
         path.with_name(name).write_bytes(path.read_bytes())
         try:
-            names += _listed_classes(path.parent)
+            names += listed_classes(path.parent)
         finally:
             path.with_name(name).unlink()
     return names
