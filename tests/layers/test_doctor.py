@@ -44,7 +44,7 @@ load = kernel_source.load
 def patched(name):
     if name != {kernel!r}:
         return load(name)
-    text = kernel_source._read(name + ".cl")
+    text = kernel_source.header(name + ".cl")
     assert {old!r} in text
     return kernel_source.parse(name, text.replace({old!r}, {new!r}))
 kernel_source.load = patched
