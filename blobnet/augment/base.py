@@ -20,8 +20,6 @@ Float64Array = npt.NDArray[np.float64]
 Range = tuple[float, float]
 #: Numbers in a block of the generator, and the most blocks of an augmentation and a sample.
 _BLOCK, _MAX_BLOCKS = 4, 2
-#: For how many samples rows are made at once: NumPy's calls then take a small part of the time.
-_AHEAD = 1024
 #: Makes the key another one than that of dropout.
 _KEY = 0x6175676D
 _MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], np.uint64)[:, None, None]

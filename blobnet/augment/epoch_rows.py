@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.augment.base import _AHEAD, Augmentation, Rows, uniform
+from blobnet.augment.base import Augmentation, Rows, uniform
 from blobnet.errors import OptionError
 from blobnet.losses import Loss
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.planning import AUGMENTATION_WORDS
+
+#: For how many samples rows are made at once: NumPy's calls then take a small part of the time.
+_AHEAD = 1024
 
 
 def check_fit(augmentations: Iterable[Augmentation], samples: Shape, output: Shape, loss: Loss) -> None:

@@ -1,4 +1,4 @@
-"""Labels for each position, moved along with their samples by the rows of blobnet/augment.py."""
+"""Labels for each position, moved along with their samples by the rows of blobnet/augment/."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class LayerContext:
 
     def shared(self, name: str) -> Array:
         """Memory that is filled from outside: ``samples`` (densely packed) and ``rows`` (which of them are the batch,
-        int32), ``step`` (seed and step, uint32), ``augmentation`` (a row for each sample: blobnet/augment.py).
+        int32), ``step`` (seed and step, uint32), ``augmentation`` (a row for each sample: blobnet/augment/).
         """
         return self.array("shared", name, 0, 0)
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from blobnet.errors import DataError
 from blobnet.launch.kernel_source import Macro
-from blobnet.losses.class_loss import _check_smoothing
+from blobnet.losses.class_loss import check_smoothing
 from blobnet.losses.target_loss import _TargetLoss
 from blobnet.memory.blob import FloatArray
 
@@ -30,7 +30,7 @@ class BinaryCrossEntropy(_TargetLoss):
     kernel: ClassVar[str] = "loss/binary_cross_entropy"
 
     def __post_init__(self) -> None:
-        _check_smoothing(self)
+        check_smoothing(self)
 
     def check_targets(self, targets: npt.NDArray[Any], subject: str) -> None:
         if targets.min() < 0 or targets.max() > 1:

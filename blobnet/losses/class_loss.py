@@ -80,7 +80,8 @@ class _ClassLoss(Loss):
         return scores
 
 
-def _check_smoothing(loss: Any) -> None:
+def check_smoothing(loss: Any) -> None:
+    """Raises OptionError unless a loss has a ``label_smoothing`` from 0 to below 1."""
     smoothing = loss.label_smoothing
     if not isinstance(smoothing, numbers.Real) or not 0 <= float(smoothing) < 1:
         rule = "label_smoothing must be at least 0 and below 1"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.launch.kernel_source import Macro
-from blobnet.losses.class_loss import _check_smoothing, _ClassLoss
+from blobnet.losses.class_loss import _ClassLoss, check_smoothing
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class CrossEntropy(_ClassLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_smoothing(self)
+        check_smoothing(self)
 
     def macros(self) -> dict[str, Macro]:
         return {"LABEL_SMOOTHING": float(self.label_smoothing)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.launch.kernel_source import Macro
-from blobnet.losses.class_loss import _check_smoothing, _ClassLoss
+from blobnet.losses.class_loss import _ClassLoss, check_smoothing
 from blobnet.support.checks import check_number
 
 
@@ -33,7 +33,7 @@ class Focal(_ClassLoss):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("Focal", "gamma", self.gamma, least=0)
-        _check_smoothing(self)
+        check_smoothing(self)
 
     def macros(self) -> dict[str, Macro]:
         return {"GAMMA": float(self.gamma), "LABEL_SMOOTHING": float(self.label_smoothing)}

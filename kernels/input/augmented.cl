@@ -1,5 +1,5 @@
 /*
- * Puts samples of any storage type into a blob, changed at random and normalised (blobnet/augment.py makes the rows).
+ * Puts samples of any storage type into a blob, changed at random and normalised (blobnet/augment/ makes the rows).
  *
  * A row of AUGMENTATION: the position in the sample is y = a y + b x + c and x = d y + e x + f for a cell's y and x, with
  * values between cells where it lies between them (numbers 0 to 5); the rectangle that is erased, first row and column

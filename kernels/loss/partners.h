@@ -1,5 +1,5 @@
 /*
- * Samples that are mixed (blobnet/augment.py): each with its partner, which is the next one of the batch, or the first
+ * Samples that are mixed (blobnet/augment/): each with its partner, which is the next one of the batch, or the first
  * one behind the last.
  *
  * Arrays:
