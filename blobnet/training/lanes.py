@@ -20,7 +20,7 @@ from blobnet.training.weight_buffers import GRADIENT_SUM, Sums
 _TURN = 32
 
 #: Seconds of a product of a shard, in the mean, at the device's peak: where it is less, none gains by another beside it
-#: (docs/measurements.md, "Shards of one GPU").
+#: (docs/history/many_devices.md, "Shards of one GPU").
 _SHORT = 25e-6
 
 
