@@ -24,6 +24,7 @@ from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
 from blobnet.network.ends import heads_of
 from blobnet.network.graph import Graph
+from blobnet.onnx.conventions import TO_FIRST, with_units_first
 from blobnet.support.loss_names import LOSS_NAMES
 from blobnet.training.arguments import losses_for
 
@@ -72,11 +73,11 @@ def units_first(x: Any, graph: Graph, subject: str) -> Any:
     """Samples (N, ...); those of (height, width, units) as (units, height, width), where a model takes only these."""
     wanted = graph.input.shape.dimensions
     sample = tuple(x.shape[1:])
-    if len(sample) != 3 or sample == wanted or (sample[2], *sample[:2]) != wanted:
+    if sample == wanted or with_units_first(sample, wanted[0]) != wanted:
         return x
     said = f"the samples of {subject} are (height, width, units); the model gets them as (units, height, width)"
     print(f"note: {said}", file=sys.stderr)
-    return UnitsFirst(x) if isinstance(x, Source) else x.transpose(0, 3, 1, 2)
+    return UnitsFirst(x) if isinstance(x, Source) else x.transpose(TO_FIRST)
 
 
 def dataset_for(model: Model, data: NamedData) -> NamedDataset:

@@ -29,7 +29,7 @@ from blobnet.datasets.user_data import (
 )
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
-from blobnet.onnx.conventions import has_units_last
+from blobnet.onnx.conventions import TO_LAST, has_units_last
 
 _Array: TypeAlias = npt.NDArray[Any]
 #: What is shown of an array: all of up to so many values, else so many at each end of an axis.
@@ -162,7 +162,7 @@ def _picture(path: Path, axes: Sequence[int | str]) -> _Array:
     own = image_size(path)
     size = [given if isinstance(given, int) else side for given, side in zip((height, width), own, strict=True)]
     picture: _Array = read_image(path, (units if isinstance(units, int) else 3, *size))[None]
-    return picture.transpose(0, 2, 3, 1) if is_last else picture
+    return picture.transpose(TO_LAST) if is_last else picture
 
 
 def _print(file: str, results: Mapping[str, _Array]) -> None:

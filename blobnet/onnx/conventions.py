@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from blobnet.errors import OptionError
 from blobnet.memory.blob import FloatArray
@@ -18,6 +19,8 @@ from blobnet.support.checks import is_int
 
 #: The metadata that is a JSON list of the names of classes.
 CLASS_NAMES = "class_names"
+#: What files that blobnet writes say of who made them.
+PRODUCER = "blobnet"
 
 
 #: The fields of a file and of its graph that files which are written again keep.
@@ -101,50 +104,53 @@ def class_names(proto: Any, units: int) -> tuple[str, ...]:
     return tuple(names) if fits else ()
 
 
-def take_normalization(graph: Any, array: Callable[[str], Array | None]) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """The mean and the deviation that a graph subtracts from an input and divides it by, before anything else.
+def take_normalization(proto: Any, array: Callable[[str], Array | None]) -> dict[str, tuple[FloatArray, FloatArray]]:
+    """The mean and the deviation of the inputs that a file normalises before anything else, by numbers of its own.
 
-    These nodes are left out of the graph: they are what an input layer does.
+    The nodes that do so are left out of the graph: they are what an input layer does.
 
     Args:
-        graph: an ``onnx.GraphProto``, which is changed.
+        proto: an ``onnx.ModelProto``, which is changed.
         array: gives an initializer by its name, None where there is no such one.
     """
-    found = {}
+    found, graph = {}, proto.graph
+    # What blobnet wrote has a Sub and a Div by unit; other steps there are layers.
+    is_own = proto.producer_name == PRODUCER
+    first_only, either = ("Sub", "Div"), () if is_own else ("Add", "Mul")
     outputs = {item.name for item in graph.output}
     for item in graph.input:
         sizes = [axis.dim_value for axis in item.type.tensor_type.shape.dim]
-        if len(sizes) < 2:
-            continue
-        value, numbers = item.name, dict[str, FloatArray]()
-        for operator in ("Cast", "Identity", "Sub", "Div"):
-            readers = [node for node in graph.node if value in node.input]
-            if len(readers) != 1 or value in outputs:
+        value, mean, deviation = item.name, np.zeros(1), np.ones(1)
+        while value not in outputs:
+            readers = [node for node in graph.node if _renamed(node, {value: value})]
+            kinds = [node.op_type for node in readers if node.domain in OWN_DOMAINS]
+            if len(readers) != 1 or len(kinds) != 1 or readers[0].output[0] in outputs:
                 break
-            (node,) = readers
-            if operator in ("Cast", "Identity"):  # Of whole numbers, say, which the device converts.
-                is_same = node.op_type == operator and (
-                    operator == "Identity" or node.attribute[0].i == package().TensorProto.FLOAT
-                )
-                value = node.output[0] if is_same else value
+            (node,), (kind,) = readers, kinds
+            if kind == "Identity" or (kind == "Cast" and node.attribute[0].i == package().TensorProto.FLOAT):
+                value = node.output[0]  # Of whole numbers, say, which the device converts.
                 continue
-            is_step = node.op_type == operator and node.domain in OWN_DOMAINS and len(node.input) == 2
-            own = array(node.input[1]) if is_step and node.input[0] == value else None
-            if own is None or node.output[0] in outputs or not _fits(own, sizes, operator):
-                continue
-            numbers[operator] = own.reshape(-1).astype(np.float32)
-            (after,) = node.output
-            for other in graph.node:
-                for place, name in enumerate(other.input):
-                    if name == after:
-                        other.input[place] = value
-            graph.node.remove(node)
-            units = len(numbers[operator])  # No array has as many as a file may say.
-            mean, deviation = (numbers.get(name) for name in ("Sub", "Div"))
-            found[item.name] = (
-                np.zeros(units, np.float32) if mean is None else mean,
-                np.ones(units, np.float32) if deviation is None else deviation,
+            others = [name for name in node.input if name != value]
+            is_step = kind in either or (kind in first_only and node.input[0] == value)
+            own = (
+                _by_unit(array(others[0]), sizes, 0 if is_own else _MAX_UNITS) if is_step and len(others) == 1 else None
             )
+            # A vector that others read, too, is a parameter.
+            is_shared = sum(others[0] in other.input for other in graph.node) > 1 if own is not None else False
+            if own is None or (is_shared and kind in either and own.size > 1):
+                break
+            with np.errstate(divide="ignore"):
+                scaled = deviation * own if kind == "Div" else deviation / own if kind == "Mul" else deviation
+            if kind in ("Add", "Sub"):
+                mean = mean + own * deviation * (1 if kind == "Sub" else -1)
+            if not (scaled >= np.finfo(np.float32).tiny).all() or not (scaled <= np.finfo(np.float32).max).all():
+                break
+            deviation = scaled
+            for other in graph.node:
+                _renamed(other, {node.output[0]: value})
+            graph.node.remove(node)
+            units = np.zeros(sizes[1])
+            found[item.name] = (mean + units).astype(np.float32), (deviation + units).astype(np.float32)
     return found
 
 
@@ -159,6 +165,11 @@ _OF_VALUES = frozenset(
 def has_units_last(axes: Sequence[int | str]) -> bool:
     """Whether the axes of an input are those of gray or RGB pictures, (samples, height, width, units)."""
     return len(axes) == 4 and axes[1] not in (1, 3) and axes[3] in (1, 3)
+
+
+def with_units_first(sample: Sequence[int], units: int) -> tuple[int, ...]:
+    """Return the shape of a sample: of (height, width, ``units``) as (units, height, width), any other as it is."""
+    return (sample[2], *sample[:2]) if len(sample) == 3 and sample[2] == units else (*sample,)
 
 
 def put_units_first(graph: Any, array: Callable[[str], Array | None]) -> set[str]:
@@ -254,10 +265,14 @@ def _is_of_units(array: Array, units: int, kind: str) -> bool:
     )
 
 
-def _fits(array: Array, sizes: Sequence[int], operator: str) -> bool:
-    """Whether numbers are one for each unit of an input, and such as an input layer takes."""
-    units, rank = sizes[1], len(sizes) - 2
-    shape = array.shape[1:] if array.ndim == rank + 2 and array.shape[:1] == (1,) else array.shape
-    if shape != (units, *(1,) * rank) or array.dtype.kind != "f" or not np.isfinite(array).all():
-        return False
-    return operator == "Sub" or bool((array >= np.finfo(np.float32).tiny).all())
+#: Units of an input whose numbers may be one for all.
+_MAX_UNITS = 2**16
+
+
+def _by_unit(array: Array | None, sizes: Sequence[int], most: int) -> npt.NDArray[np.float64] | None:
+    """Return numbers beside an input of ``sizes`` as a vector: one a unit, or one for up to ``most`` units; or None."""
+    if array is None or array.dtype.kind != "f" or not 2 <= len(sizes) >= array.ndim or not np.isfinite(array).all():
+        return None
+    is_one = array.size == 1 and 1 <= sizes[1] <= most
+    is_each = (1,) * (len(sizes) - array.ndim) + array.shape == (1, sizes[1], *(1,) * (len(sizes) - 2))
+    return array.reshape(-1).astype(np.float64) if is_one or is_each else None

@@ -220,9 +220,18 @@ def _operator(kind: str, version: int) -> Any:
         def _run(self, *arrays: Array, center_point_box: int | None = None) -> tuple[Array]:
             return (non_max_suppression(*arrays, centers=bool(center_point_box)),)
 
+    class GatherElements(OpRun):
+        """The operator of that name; the evaluator's own takes no negative axis, and no fewer indexes than values."""
+
+        def _run(self, values: Array, indexes: Array, axis: int = 0) -> tuple[Array]:
+            own = axis % values.ndim
+            cut = values[tuple(slice(None if place == own else size) for place, size in enumerate(indexes.shape))]
+            return (np.take_along_axis(cut, indexes, own),)
+
     if kind in ("QuantizeLinear", "DequantizeLinear"):
         version = max(version, 21)  # The evaluator has none that is older, and this one takes what these took.
-    return NonMaxSuppression if kind == "NonMaxSuppression" else load_op("", kind, version)
+    known = {"NonMaxSuppression": NonMaxSuppression, "GatherElements": GatherElements}
+    return known[kind] if kind in known else load_op("", kind, version)
 
 
 def _most_elements(kind: str, arrays: Sequence[Array | None]) -> int:

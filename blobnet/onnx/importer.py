@@ -24,6 +24,7 @@ from blobnet.onnx.conventions import (
     origin_of,
     put_units_first,
     take_normalization,
+    with_units_first,
 )
 from blobnet.onnx.host import HostNode, Late, Operand
 from blobnet.onnx.operation import (
@@ -37,14 +38,12 @@ from blobnet.onnx.operation import (
 )
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.reading import OWN_DOMAINS, array_of, inner_graphs, opset, package, read
-from blobnet.onnx.values import Array, Pieces, Tensor, node_sizes
+from blobnet.onnx.values import MAX_ELEMENTS, Array, Pieces, Tensor, node_sizes
 from blobnet.support.checks import is_int
 from blobnet.support.garbage import gc_paused
 
 #: What samples may be on their way to the device.
 SAMPLE_TYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int16")
-#: Values of a tensor that a sample may have.
-MAX_ELEMENTS = 2**31
 #: Axes that ONNX's tensors may have.
 MAX_AXES = 16
 #: The operators that make sequences, and take them.
@@ -107,13 +106,13 @@ def _loaded(
     def array(name: str) -> Array | None:
         return array_of(arrays[name], subject) if name in arrays else None
 
-    arrays = {item.name: item for item in graph.initializer} if samples else {}
+    arrays = _tensors_of(graph) if samples else {}
     turned = put_units_first(graph, array) if units_first and samples else set[str]()
     if turned:
-        arrays = {item.name: item for item in graph.initializer}
+        arrays = _tensors_of(graph)
         units = next(item for item in graph.input if item.name in turned).type.tensor_type.shape.dim[1].dim_value
-        sizes = _with_units_first(sizes, units)
-    normalized = take_normalization(graph, array)
+        sizes = _turned(sizes, units)
+    normalized = take_normalization(model, array)
     imported = import_for(
         model, subject, sizes_by_name(inputs_of(graph, subject), sizes, subject, samples=samples), samples
     )
@@ -146,19 +145,21 @@ def _loaded(
     return found
 
 
-def _with_units_first(sizes: Sizes | Sequence[int] | None, units: int) -> Sizes | Sequence[int] | None:
+def _tensors_of(graph: Any) -> dict[str, Any]:
+    """The tensors that a graph's initializers and constants hold, by name."""
+    constants = (node for node in graph.node if node.op_type == "Constant")
+    found = {node.output[0]: item.t for node in constants for item in node.attribute if item.name == "value"}
+    return found | {item.name: item for item in graph.initializer}
+
+
+def _turned(sizes: Sizes | Sequence[int] | None, units: int) -> Sizes | Sequence[int] | None:
     """Return sizes as :func:`load` takes them: those of the file, which end in ``units``, in the model's order."""
     if isinstance(sizes, Mapping):
         return {
-            name: own if isinstance(own, int) else (own[0], *_units_first(own[1:], units))
+            name: own if isinstance(own, int) else (own[0], *_turned(own[1:], units))  # type: ignore[misc]
             for name, own in sizes.items()
         }
-    return sizes if sizes is None else _units_first(sizes, units)
-
-
-def _units_first(sample: Sequence[int], units: int) -> tuple[int, ...]:
-    is_last = len(sample) == 3 and sample[2] == units != sample[0]
-    return (sample[2], *sample[:2]) if is_last else (*sample,)
+    return sizes if sizes is None or [*sizes[:1]] == [units] else with_units_first(sizes, units)
 
 
 def inputs_of(graph: Any, subject: str) -> list[Any]:

@@ -16,7 +16,7 @@ from blobnet import layers
 from blobnet.layers import Node
 from blobnet.layers.initializers import GIVEN
 from blobnet.onnx.operation import HUGE, Operation
-from blobnet.onnx.values import Array, Tensor, Value, node_sizes, own_axes, parts_of
+from blobnet.onnx.values import MAX_ELEMENTS, Array, Tensor, Value, node_sizes, own_axes, parts_of
 
 #: More runs of indexes than this are taken by a matrix.
 _MAX_RUNS = 12
@@ -55,7 +55,7 @@ def names_of(count: int) -> list[str]:
     return [f"i{letter}" for letter in string.ascii_lowercase[:count]]
 
 
-def format_bytes(op: Operation, tensor: Tensor) -> Tensor:
+def readable(op: Operation, tensor: Tensor) -> Tensor:
     """The tensor, with a node whose sizes its axes are parts of."""
     if parts_of(tensor.axes, tensor.node.shape.dimensions) is None:
         return replace(tensor, node=op.shaped(tensor))
@@ -111,8 +111,10 @@ def gathered(
         key: see Operation.layer.
         sizes: of the node, that the axes are parts of.
     """
-    tensors = [format_bytes(op, tensor) for tensor in tensors]
+    tensors = [readable(op, tensor) for tensor in tensors]
     target = node_sizes(axes, at) if sizes is None else sizes
+    rule = f"a tensor must have at most {MAX_ELEMENTS:,} values a sample"
+    op.require(math.prod(target) <= MAX_ELEMENTS, rule, shape=tuple(axes))
     written = cell(axes, target, out)
     maps = [cell(tensor.axes, tensor.node.shape.dimensions, own) for tensor, own in zip(tensors, indexes, strict=True)]
     heads = [f"I{place}[N, {_listed(tensor.node.shape.dimensions)}]" for place, tensor in enumerate(tensors)]
@@ -280,7 +282,7 @@ def taken(op: Operation, tensor: Tensor, axis: int, indexes: Sequence[int]) -> T
     if indexes == range(size) or (not isinstance(indexes, range) and list(indexes) == list(range(size))):
         return tensor
     axes = (*tensor.axes[:axis], len(indexes), *tensor.axes[axis + 1 :])
-    tensor = format_bytes(op, tensor)
+    tensor = readable(op, tensor)
     pieces = [indexes] if isinstance(indexes, range) else runs(indexes)
     sizes = tensor.node.shape.dimensions
     only = pieces[0] if isinstance(pieces[0], range) else range(pieces[0][0], pieces[0][0] + (pieces[0][1] == 1))
@@ -317,7 +319,7 @@ def taken(op: Operation, tensor: Tensor, axis: int, indexes: Sequence[int]) -> T
 
 def joined(op: Operation, tensors: Sequence[Tensor], axis: int) -> Tensor:
     """Tensors one behind the other along an axis."""
-    tensors = [format_bytes(op, tensor) for tensor in tensors]
+    tensors = [readable(op, tensor) for tensor in tensors]
     first = tensors[0].axes
     axes = (*first[:axis], sum(tensor.axes[axis] for tensor in tensors), *first[axis + 1 :])
     names, target = names_of(len(axes)), node_sizes(axes, tensors[0].at)

@@ -16,7 +16,7 @@ from blobnet.errors import FileError, OptionError
 from blobnet.files import atomic
 from blobnet.model import Model, check_model
 from blobnet.network.graph import Graph, Vertex
-from blobnet.onnx.conventions import CLASS_NAMES, TO_FIRST, TO_LAST, model_of
+from blobnet.onnx.conventions import CLASS_NAMES, PRODUCER, TO_FIRST, TO_LAST, model_of
 from blobnet.onnx.forms import FORMS
 from blobnet.onnx.place import Place
 from blobnet.onnx.reading import package
@@ -67,7 +67,7 @@ def to_proto(model: Model) -> Any:
     onnx, graph = package(), model.graph
     proto = model_of(graph.origin, "onnx.save")
     proto.graph.name = proto.graph.name or "blobnet"
-    proto.producer_name, proto.producer_version, proto.ir_version = "blobnet", blobnet.__version__, IR_VERSION
+    proto.producer_name, proto.producer_version, proto.ir_version = PRODUCER, blobnet.__version__, IR_VERSION
     proto.opset_import.extend([onnx.helper.make_opsetid("", OPSET)])
     writer = _Writer(model, proto.graph)
     for vertex in graph.vertices:

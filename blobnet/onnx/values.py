@@ -27,6 +27,8 @@ Array: TypeAlias = npt.NDArray[Any]
 
 #: Axes that a sample may have in blobnet.
 MAX_AXES = 4
+#: Values of a tensor that a sample may have.
+MAX_ELEMENTS = 2**31
 
 _FLOAT32 = np.dtype(np.float32)
 

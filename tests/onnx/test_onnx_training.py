@@ -17,6 +17,74 @@ from onnx_graphs import graph_of, saved
 
 import blobnet as bn
 
+#: Steps from samples (N, 3, 4, 5) on, each an operator and its number: what is done to an input, and what stays.
+_SCALINGS = {
+    "whole pictures": [("Cast", 1), ("Mul", 1 / 127.5), ("Add", -1.0)],
+    "each unit": [("Div", 255.0), ("Sub", "units"), ("Mul", "scales")],
+    "in the other order": [("Sub", "units"), ("Identity", None), ("Div", "scales"), ("Add", 0.5), ("Mul", 3.0)],
+    "of constants": [("Mul", "constant")],
+    "nothing: a sign": [("Mul", -1.0)],
+    "nothing: of columns": [("Add", "columns")],
+}
+
+
+@pytest.mark.filterwarnings("ignore:x. normalised samples should have")
+@pytest.mark.parametrize("case", _SCALINGS)
+def test_what_scales_an_input_is_its_normalization(case: str, tmp_path: Path) -> None:
+    """Whatever operators do it, by numbers of the file; so another normalization is in its place, and not beside it."""
+    random = np.random.default_rng(len(case))
+    constants: dict[str, Any] = {
+        "units": random.standard_normal((3, 1, 1)).astype(np.float32),
+        "scales": random.uniform(0.5, 2, (1, 3, 1, 1)).astype(np.float32),
+        "columns": random.standard_normal(5).astype(np.float32),
+    }
+    value, nodes, wanted = "x", [], (x := random.integers(0, 256, (2, 3, 4, 5)).astype(np.float32)).astype(np.float64)
+    for place, (kind, number) in enumerate(_SCALINGS[case]):
+        if number == "constant":
+            tensor = helper.make_tensor(number, 1, (), [0.25])
+            nodes, constants = [*nodes, helper.make_node("Constant", [], [number], value=tensor)], {number: 0.25}
+        elif isinstance(number, float):
+            constants[f"n{place}"] = np.float32(number)
+        name = number if isinstance(number, str) else f"n{place}"
+        inputs = [value] if kind in ("Cast", "Identity") else [name, value] if kind == "Mul" else [value, name]
+        nodes.append(
+            helper.make_node(kind, inputs, [f"v{place}"], f"s{place}", **({"to": 1} if kind == "Cast" else {}))
+        )
+        value, own = f"v{place}", np.float64(constants.get(name, 0))
+        functions = {"Add": np.add, "Mul": np.multiply, "Sub": np.subtract, "Div": np.divide}
+        wanted = functions[kind](wanted, own) if kind in functions else wanted
+    nodes.append(helper.make_node("Relu", [value], ["y"], "relu"))
+    constants = {key: item for key, item in constants.items() if key != "constant"}
+    model = bn.onnx.load(saved(tmp_path, graph_of(nodes, {"x": ("N", 3, 4, 5)}, {"y": None}, constants)))
+    np.testing.assert_allclose(model.predict(x), np.maximum(wanted, 0), rtol=1e-5, atol=1e-5)
+    kinds = [vertex.layer.kind for vertex in model.graph.vertices]
+    if "nothing" in case:
+        assert "Contraction" in kinds
+        return
+    assert kinds == ["Input", "Activation"]
+    model.set_normalization([1, 2, 3], [2, 1, 4])
+    again = (x - np.reshape([1, 2, 3], (3, 1, 1))) / np.reshape([2, 1, 4], (3, 1, 1))
+    np.testing.assert_allclose(model.predict(x), np.maximum(again, 0), rtol=1e-6, atol=1e-6)
+
+
+def test_a_branch_reads_the_input_itself(tmp_path: Path) -> None:
+    """What an If within reads is no longer all that a graph around it scales."""
+    branch = [
+        helper.make_graph([helper.make_node(kind, ["x"], [f"out{kind}"], f"in{kind}")], kind, [], [
+            helper.make_tensor_value_info(f"out{kind}", 1, ["N", 4])
+        ])
+        for kind in ("Tanh", "Relu")
+    ]  # fmt: skip
+    nodes = [
+        helper.make_node("Sub", ["x", "one"], ["a"], "less"),
+        helper.make_node("If", ["yes"], ["b"], "choice", then_branch=branch[0], else_branch=branch[1]),
+        helper.make_node("Mul", ["a", "b"], ["y"], "both"),
+    ]
+    constants = {"one": np.float32(1), "yes": np.array(True)}
+    path = saved(tmp_path, graph_of(nodes, {"x": ("N", 4)}, {"y": None}, constants))
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    np.testing.assert_allclose(bn.onnx.load(path).predict(x), (x - 1) * np.tanh(x), rtol=1e-5, atol=1e-6)
+
 
 def _network(folder: Path) -> tuple[Any, dict[str, Any]]:
     """Convolutions, a norm that is trained, a pool, a residual; and in PyTorch, with the names of its parameters."""

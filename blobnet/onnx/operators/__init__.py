@@ -4,6 +4,27 @@ A newcomer is one function here, with the decorator ``operator``, and a line in 
 """
 
 from blobnet.onnx.operation import OPERATORS
-from blobnet.onnx.operators import elementwise, norms, products, quantized, reductions, resizing, shapes, windows
+from blobnet.onnx.operators import (
+    elementwise,
+    norms,
+    products,
+    quantized,
+    reductions,
+    resizing,
+    sampling,
+    shapes,
+    windows,
+)
 
-__all__ = ["OPERATORS", "elementwise", "norms", "products", "quantized", "reductions", "resizing", "shapes", "windows"]
+__all__ = [
+    "OPERATORS",
+    "elementwise",
+    "norms",
+    "products",
+    "quantized",
+    "reductions",
+    "resizing",
+    "sampling",
+    "shapes",
+    "windows",
+]

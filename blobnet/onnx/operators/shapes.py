@@ -349,7 +349,8 @@ def _expand(op: Operation) -> Tensor:
 def _tile(op: Operation) -> Tensor:
     tensor, repeats = op.tensor(0), op.numbers("repeats", 1)
     shape = op.shape_of(tensor)
-    op.require(len(repeats) == len(shape) and min(repeats, default=1) > 0, "there must be a number for each axis")
+    fits = len(repeats) == len(shape) and min(repeats, default=1) > 0
+    op.require(fits, "there must be a number of at least 1 for each axis", repeats=repeats, input=shape)
     if tensor.at is not None and repeats[tensor.at] != 1:
         op.mixed("the samples' axis must stay as it is", repeats=repeats)
     # Each axis is two: which repetition, and which element.

@@ -1,0 +1,120 @@
+"""Operators that read at places which are values themselves, and the Fourier transform: each a sum over whole axes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from blobnet.onnx.lowering import gathered, names_of, taken
+from blobnet.onnx.operation import Operation, operator
+from blobnet.onnx.values import Tensor
+
+#: Elements that the matrix of a Fourier transform may have.
+_MAX_ELEMENTS = 2**24
+#: Cells that are added at both ends of an axis, so that whatever a cubic reads is a cell.
+_CUBIC_REACH = 3
+#: What the cell ``K`` counts at the place ``P``. At a cell's own place slopes are those to its right, as in PyTorch.
+_WEIGHTS = {
+    "nearest": "(detach(round(P)) == K ? 1.0 : 0.0)",
+    "linear": "(P >= K ? (P < K + 1 ? 1.0 - (P - K) : 0.0) : (P >= K - 1 ? 1.0 + (P - K) : 0.0))",
+    "cubic": (
+        "(abs(P - K) <= 1.0 ? (1.25*abs(P - K) - 2.25) * abs(P - K) * abs(P - K) + 1.0"
+        " : (abs(P - K) < 2.0 ? ((3.75 - 0.75*abs(P - K)) * abs(P - K) - 6.0) * abs(P - K) + 3.0 : 0.0))"
+    ),
+}
+
+
+@operator("GatherElements")
+def _gather_elements(op: Operation) -> Tensor:
+    """The sum over the axis of the values whose places are the index."""
+    tensor, indexes, shape = op.tensor(0), op.array(1), op.shape_of(op.value(0))
+    axis, at = op.axis(int(op.get("axis", 0)), tensor), tensor.at
+    size = tensor.axes[axis]
+    op.require(indexes.ndim == len(shape), "there must be as many axes of indexes", shape=shape, indexes=indexes.shape)
+    if at is not None:
+        if indexes.shape[at] != shape[at]:
+            op.mixed("there must be indexes for all samples", shape=shape, indexes=indexes.shape)
+        indexes = op.array_of_sample(indexes, at, tensor.outer)
+    fits = all(own <= most or place == axis for place, (own, most) in enumerate(zip(indexes.shape, shape, strict=True)))
+    op.require(fits, "axes of indexes must be as long as the values' at most", shape=shape, indexes=indexes.shape)
+    op.require(bool(((indexes >= -size) & (indexes < size)).all()), "indexes must be within the axis", size=size)
+    names = names_of(indexes.ndim)
+    reads = [*names[:axis], "k", *names[axis + 1 :]]
+    long = [place for place, own in enumerate(indexes.shape) if own > 1]
+    places = (indexes % size).reshape([indexes.shape[place] for place in long])
+    term = f"(place[{', '.join(names[place] for place in long)}] == k ? {{0}} : 0.0)"
+    within, given = [f"k < {size}"], {"place": places}
+    found = gathered(
+        op, [tensor], [reads], indexes.shape, names, term, at=at, outer=tensor.outer, bounds=within, given=given
+    )
+    return replace(found, type=tensor.type)
+
+
+@operator("GridSample")
+def _grid_sample(op: Operation) -> Tensor:
+    """The sum over all cells of their values times what they count, which is a product of numbers of each axis."""
+    tensor, grid = op.tensor(0), op.tensor(1)
+    sizes, wanted, shapes = tensor.axes[2:], grid.axes[:-1], [op.shape_of(tensor), op.shape_of(grid)]
+    at, outer = tensor.at, tensor.outer
+    if at or (at, outer) != (grid.at, grid.outer):
+        op.mixed("both inputs must have the samples on axis 0", shapes=shapes)
+    fits = len(sizes) == grid.axes[-1] == len(grid.axes) - 2 > 0 and shapes[0][0] == shapes[1][0]
+    op.require(fits, "there must be samples, units and spatial axes, and places of as many axes", shapes=shapes)
+    mode, padding = op.get("mode", "linear").removeprefix("bi"), op.get("padding_mode", "zeros")
+    is_known = mode in _WEIGHTS and padding in ("zeros", "border", "reflection")
+    op.require(is_known, "mode and padding_mode must be known", mode=mode, padding_mode=padding)
+    names = names_of(len(grid.axes))
+    terms, parts, reads = ["{0}"], list[Tensor](), list[list[str]]()
+    for axis, size in enumerate(sizes):
+        aligned, last, first = bool(op.get("align_corners", 0)), size - 1, 0
+        place = f"(({{0}} + 1.0) / 2.0 * {last})" if aligned else f"((({{0}} + 1.0) * {size} - 1.0) / 2.0)"
+        if padding == "reflection":
+            low, span = (0.0, max(last, 1)) if aligned else (-0.5, size)
+            turns = f"(({place} - ({low})) / {2 * span})"
+            place = f"({low} + {span}*(1.0 - abs(2.0*({turns} - floor({turns})) - 1.0)))"
+        if mode == "cubic" and padding != "zeros":
+            how = "edge" if padding == "border" else "reflect" if aligned else "symmetric"
+            cells = np.pad(np.arange(size), _CUBIC_REACH, how)  # type: ignore[call-overload]
+            tensor, first = taken(op, tensor, 2 + axis, cells.tolist()), -_CUBIC_REACH
+        if padding != "zeros":
+            place = f"min(max({place}, {first + (first < 0)}), {last - first - (first < 0)})"
+        long, cell = tensor.axes[2 + axis], f"({names[-1]} + {first})"
+        read, term = [*names[:-1], str(len(sizes) - 1 - axis)], _WEIGHTS[mode].replace("P", "{0}").replace("K", cell)
+        places = gathered(op, [grid], [read], wanted, names[:-1], place, at=at, outer=outer)
+        parts.append(gathered(op, [places], [names[:-1]], (*wanted, long), names, term, at=at, outer=outer))
+        terms.append(f"{{{1 + axis}}}")
+        reads.append([*names[:-1], f"k{axis}"])
+    own, units = [names[0], "c", *(f"k{axis}" for axis in range(len(sizes)))], tensor.axes[1]
+    axes, out = (wanted[0], units, *wanted[1:]), [names[0], "c", *names[1:-1]]
+    return gathered(op, [tensor, *parts], [own, *reads], axes, out, " * ".join(terms), at=at, outer=outer)
+
+
+@operator("DFT")
+def _fourier(op: Operation) -> Tensor:
+    """The product with a matrix, along the axis and that of real and imaginary parts."""
+    tensor = op.tensor(0)
+    axis = op.axis(int(op.number("axis", 2, -2 if op.version >= 20 else 1)), tensor)
+    op.axis(-1, tensor)
+    inverse, onesided, parts = bool(op.get("inverse", 0)), bool(op.get("onesided", 0)), tensor.axes[-1]
+    rule = "the last axis must be the real and perhaps the imaginary part, and the transform that of another one"
+    fits = axis < len(tensor.axes) - 1 and parts in ((1 + inverse,) if onesided else (1, 2))
+    op.require(fits, rule, shape=op.shape_of(tensor), axis=axis, onesided=onesided, inverse=inverse)
+    given = tensor.axes[axis]
+    length = int(op.number("dft_length", 1, 2 * (given - 1) if onesided and inverse else given))
+    most = length // 2 + 1 if onesided else length
+    size, results = (length, 1) if onesided and inverse else (most, 2)
+    fits = length > 0 and 4 * size * given <= _MAX_ELEMENTS
+    op.require(fits, f"the matrix must have 1 to {_MAX_ELEMENTS} elements", dft_length=length, size=given)
+    used = min(given, most if inverse else length)
+    turns = np.outer(np.arange(size), np.arange(used)) % length / length
+    waves = np.exp((2j if inverse else -2j) * np.pi * turns) / (length if inverse else 1)
+    if onesided and inverse:  # Each stands for its conjugate too, but for those that are their own.
+        waves *= np.where(np.arange(used) * 2 % length == 0, 1, 2)
+    waves = np.pad(waves, ((0, 0), (0, given - used)))
+    matrix = np.array([[waves.real, -waves.imag], [waves.imag, waves.real]], np.float32)[:results, :parts]
+    names = names_of(len(tensor.axes))
+    reads = [*names[:axis], "t", *names[axis + 1 : -1], "p"]
+    axes = (*tensor.axes[:axis], size, *tensor.axes[axis + 1 : -1], results)
+    term = f"wave[{names[-1]}, p, {names[axis]}, t] * {{0}}"
+    return gathered(op, [tensor], [reads], axes, names, term, at=tensor.at, outer=tensor.outer, given={"wave": matrix})
