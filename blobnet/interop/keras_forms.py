@@ -33,6 +33,7 @@ class Variable:
         parameter: our full name of it.
         own: our shape.
         units: where our last axis has what stands at each place of Keras's; None: at the same one.
+        outputs: the same of our first axis.
     """
 
     parameter: str
@@ -42,9 +43,12 @@ class Variable:
     shape: tuple[int, ...]
     units: Order | None = None
     path: str = ""
+    outputs: Order | None = None
 
     def to_keras(self, values: FloatArray) -> FloatArray:
         """The array that Keras has of our values."""
+        if self.outputs is not None:
+            values = values[self.outputs]
         if self.units is not None:
             values = values[..., self.units]
         found: FloatArray = values.reshape(self.middle).transpose(self.order).reshape(self.shape)
@@ -54,11 +58,9 @@ class Variable:
         """Our values of Keras's array."""
         sizes = [self.middle[axis] for axis in self.order]
         values: FloatArray = array.reshape(sizes).transpose(np.argsort(self.order)).reshape(self.own)
-        if self.units is None:
-            return values
-        found = np.empty_like(values)
-        found[..., self.units] = values
-        return found
+        if self.outputs is not None:
+            values = values[np.argsort(self.outputs)]
+        return values if self.units is None else values[..., np.argsort(self.units)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,7 @@ class _Place:
     shape: Shape
     specs: Mapping[str, tuple[int, ...]]
     units: Order | None
+    outputs: Order | None
     variables: list[Variable] = field(default_factory=list)
 
     def add(
@@ -90,6 +93,7 @@ class _Place:
         shape: Sequence[int] = (),
         path: str = "",
         of_inputs: bool = True,
+        outputs: Order | None = None,
     ) -> None:
         """A variable, if the layer has the parameter; without more as it is here."""
         if name not in self.specs:
@@ -97,7 +101,9 @@ class _Place:
         own = self.specs[name]
         units = self.units if of_inputs else None
         parts = tuple(middle) or own, tuple(order) or tuple(range(len(own)))
-        self.variables.append(Variable(self.vertex.parameter(name), own, *parts, tuple(shape) or own, units, path))
+        self.variables.append(
+            Variable(self.vertex.parameter(name), own, *parts, tuple(shape) or own, units, path, outputs)
+        )
 
 
 def _convolution(place: _Place) -> str:
@@ -129,8 +135,8 @@ def _transposed(place: _Place) -> str:
 
 def _dense(place: _Place) -> str:
     outputs, inputs = place.specs["weight"]
-    place.add("weight", order=(1, 0), shape=(inputs, outputs))
-    place.add("bias", of_inputs=False)
+    place.add("weight", order=(1, 0), shape=(inputs, outputs), outputs=place.outputs)
+    place.add("bias", of_inputs=False, outputs=place.outputs)
     return "dense"
 
 
@@ -220,7 +226,7 @@ def _form(graph: Graph, vertex: Vertex, orders: Sequence[Order | None]) -> tuple
     """What the class of a layer with weights is called, and its variables."""
     layer, shape = vertex.layer, graph.input_shapes(vertex)[0]
     specs = {spec.name: spec.shape for spec in graph.parameters(vertex)}
-    place = _Place(layer, vertex, shape, specs, orders[vertex.inputs[0]])
+    place = _Place(layer, vertex, shape, specs, orders[vertex.inputs[0]], orders[vertex.index])
     if layer.kind == "Dense" and shape.rank:
         place.units = _flattened(shape)
     return _FORMS[layer.kind](place), tuple(place.variables)
@@ -292,12 +298,25 @@ def _flattened(shape: Shape) -> Order:
     return np.moveaxis(np.arange(shape.elements).reshape(shape.dimensions), 0, -1).reshape(-1)
 
 
+def _wanted_orders(graph: Graph) -> dict[int, Order]:
+    """The order of Keras's outputs of dense layers that become planes, as in a generator, by the layers' vertices."""
+    found: dict[int, Order] = {}
+    for vertex in graph.vertices:
+        before = vertex
+        while len(before.inputs) == 1 and (before is vertex or before.layer.kind in _KEEPING - {"Flatten"}):
+            before = graph.vertices[before.inputs[0]]
+        if (vertex.layer.kind, before.layer.kind) == ("Reshape", "Dense") and graph.places(before) == 1:
+            found[before.index] = _flattened(vertex.shape)
+    return found
+
+
 def _flat_orders(graph: Graph) -> list[Order | None]:
     """For each vertex whose values are flat, where here is what stands at each place of Keras's; None: there, too.
 
     Raises:
         OptionError: a layer does something else in Keras, or what it does depends on the order.
     """
+    wanted = _wanted_orders(graph)
     orders: list[Order | None] = []
     moved_by: dict[int, str] = {}  # Vertices whose values Keras may have at other places, and the layer that did that.
     for vertex in graph.vertices:
@@ -308,6 +327,11 @@ def _flat_orders(graph: Graph) -> list[Order | None]:
         if has_weights and layer.kind not in _FORMS:
             raise OptionError(layer.subject, "the layer must have a form in Keras", kind=layer.kind, hint=hint)
         movers = [moved_by[source] for source in vertex.inputs if source in moved_by]
+        if layer.kind == "Reshape" and not movers and not shapes[0].rank and vertex.shape.rank:
+            before = np.arange(shapes[0].units) if given[0] is None else given[0]
+            if np.array_equal(before, _flattened(vertex.shape)):  # Planes, as Keras has them.
+                orders.append(None)
+                continue
         if has_weights and movers:
             rule = "a layer with weights must not read values that Keras may have in another order"
             raise OptionError(layer.subject, rule, moved_by=movers[0], hint=hint)
@@ -316,7 +340,9 @@ def _flat_orders(graph: Graph) -> list[Order | None]:
             orders.append(None)
         elif layer.kind == "Flatten" and shapes[0].rank:
             orders.append(_flattened(shapes[0]))
-        elif layer.kind == "Dense" or all(order is None for order in given):
+        elif layer.kind == "Dense":
+            orders.append(wanted.get(vertex.index))
+        elif all(order is None for order in given):
             orders.append(None)
         elif layer.kind == "Concat":
             own = [

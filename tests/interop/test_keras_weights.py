@@ -161,6 +161,28 @@ def volumes_and_several_ends() -> Pair:
     return model, build
 
 
+def generator() -> Pair:
+    """Flat values that become planes, and that a dense layer reads too."""
+    noise = layers.Input(7, name="noise")()
+    node = layers.BatchNorm(epsilon=1e-3)(layers.Dense(60, bias=False)(noise))
+    node = layers.Activation("leaky_relu", slope=0.2)(node)
+    planes = layers.ConvTranspose2D(4, 3, stride=2, activation="relu")(layers.Reshape((5, 3, 4))(node))
+    signal = layers.Conv1D(3, 2)(layers.Reshape((6, 4))(layers.Dense(24, activation="tanh")(node)))
+    model = bn.Model(noise, {"planes": layers.Dense(4)(planes), "signal": layers.Dense(2)(signal)})
+
+    def build(keras: Any) -> Any:
+        k = keras.layers
+        noise = keras.Input((7,))
+        node = k.BatchNormalization()(k.Dense(60, use_bias=False)(noise))
+        node = k.LeakyReLU(negative_slope=0.2)(node)
+        planes = k.Conv2DTranspose(4, 3, strides=2, activation="relu")(k.Reshape((3, 4, 5))(node))
+        signal = k.Conv1D(3, 2)(k.Reshape((4, 6))(k.Dense(24, activation="tanh")(node)))
+        ends = [k.Dense(4)(k.Flatten()(planes)), k.Dense(2)(k.Flatten()(signal))]
+        return keras.Model(noise, ends)
+
+    return model, build
+
+
 def lenet5() -> Pair:
     def build(keras: Any) -> Any:
         k = keras.layers
@@ -200,7 +222,10 @@ def resnet8() -> Pair:
     return bn.models.resnet8((1, 12, 10), 5), build
 
 
-PAIRS = {item.__name__: item for item in (chain, branches, one_dimension, volumes_and_several_ends, lenet5, resnet8)}
+PAIRS = {
+    item.__name__: item
+    for item in (chain, branches, one_dimension, volumes_and_several_ends, generator, lenet5, resnet8)
+}
 
 
 def last(x: Any) -> Any:
