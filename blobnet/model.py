@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -804,7 +805,10 @@ class Model:
         """The weights of classes, for each output."""
         names = list(self.graph.outputs)
         if len(names) == 1:
-            items: Sequence[Any] = [given]
+            only = given
+            if isinstance(given, Mapping | list | tuple) and len(given) == 1:  # Perhaps that of the output, no class.
+                only = given.get(names[0], given) if isinstance(given, Mapping) else given[0]
+            items: Sequence[Any] = [given if isinstance(only, Real) else only]
         else:
             given = {**dict.fromkeys(names), **given} if isinstance(given, Mapping) else given
             items = in_order(names, dict.fromkeys(names) if given is None else given, "class_weights", "output")

@@ -61,6 +61,12 @@ class Function:
             found[given.name] = None if given.sizes is None else tuple(sizes)
         return found
 
+    @property
+    def gives_extremes(self) -> bool:
+        """Whether an output is maxima or minima, which the derivatives of these read."""
+        extremes = {item.name for item in self._tree.statements if getattr(item, "aggregation", "+") in "<>"}
+        return not extremes.isdisjoint(self.outputs)
+
     def __repr__(self) -> str:
         return f"function({self.text!r}{''.join(f', {name}={size}' for name, size in self.sizes.items())})"
 

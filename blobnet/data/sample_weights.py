@@ -75,7 +75,7 @@ def prepare_class_weights(
         OptionError: the loss takes no classes, a name or number that is no class, or "balanced" for a stream.
         DataError: another number of weights, one that is negative or not finite, or none above 0.
     """
-    if weights is None:
+    if weights is None or (isinstance(weights, Mapping) and not weights):
         return None
     subject = "class_weights"
     if not loss.takes_classes:

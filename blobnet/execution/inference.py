@@ -143,9 +143,14 @@ def head_name(head: Head, metric: str) -> str:
 def measurements(
     totals: npt.NDArray[np.floating[Any]], heads: Sequence[Head], weights: Sequence[float]
 ) -> dict[str, float]:
-    """The metrics of all outputs; ``loss`` is the sum of their losses, each times its weight."""
+    """The metrics of all outputs; ``loss`` is the sum of their losses, each times its weight.
+
+    Of an output of which nothing counted the loss is NaN, and is none of the sum's.
+    """
     found = [metrics_of(totals[head.totals], head.loss) for head in heads]
-    loss = sum(weight * own["loss"] for weight, own in zip(weights, found, strict=True))
+    counts = [bool(totals[head.totals][1]) or len(heads) == 1 for head in heads]
+    parts = [weight * own["loss"] for weight, own, is_there in zip(weights, found, counts, strict=True) if is_there]
+    loss = sum(parts) if parts else math.nan
     each = {head_name(head, name): value for head, own in zip(heads, found, strict=True) for name, value in own.items()}
     return {"loss": loss, **{name: value for name, value in each.items() if name != "loss"}}
 

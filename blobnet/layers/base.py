@@ -173,9 +173,7 @@ def _refused(symbol: str) -> Callable[..., Node]:
 
     def refuse(self: Node, other: object = None) -> Node:
         operand = "a node" if isinstance(other, Node) else "nothing" if other is None else repr(other)
-        rule = (
-            "nodes can be added, subtracted and multiplied, and divided by numbers: other arithmetic stands in layers"
-        )
+        rule = "nodes can be added, subtracted, multiplied, divided and raised to numbers: other arithmetic is layers'"
         hint = "layers.Constant(array)() is the node of an array; any formula is a layers.Contraction."
         raise OptionError(symbol, rule, operand=operand, hint=hint)
 
@@ -233,6 +231,9 @@ class Node:
     def __sub__(self, other: Node | float) -> Node:
         return self + -other if isinstance(other, Node) else _with_number("-", "x - r")(self, other)
 
+    def __truediv__(self, other: Node | float) -> Node:
+        return self * (1 / other) if isinstance(other, Node) else _with_number("/", "x / r")(self, other)
+
     def __neg__(self) -> Node:
         return self * -1
 
@@ -244,9 +245,9 @@ class Node:
 
     __rmul__ = __mul__
     __rsub__ = _with_number("-", "r - x")
-    __truediv__ = _with_number("/", "x / r")
     __rtruediv__ = _with_number("/", "r / x")
-    __pow__ = __rpow__ = _refused("**")
+    __pow__ = _with_number("**", "pow(x, r)")
+    __rpow__ = _refused("**")
     __matmul__ = __rmatmul__ = _refused("@")
 
 

@@ -45,6 +45,7 @@ from blobnet.support.checks import is_int
 AXES = "zyx"
 #: The samples for which shapes are worked out: how many there are makes no difference.
 _SAMPLES = 2
+_NAME, _TENSOR = re.compile(r"\w+"), re.compile(r"(\w+)\s*\[")
 _ELLIPSIS = re.compile(r"(,\s*)?\.\.\.(\s*,\s*)?")
 
 
@@ -263,13 +264,15 @@ def spelled_out(text: str, rank: int) -> str:
     if not isinstance(text, str):
         return text  # Who parses it says what is wrong.
     head = text.find("->")
+    # A tensor that is called as a size would be: that one gets another name.
+    taken = {*_TENSOR.findall(text[:head]), *_NAME.findall(text[head : text.find("{")])}
     pieces: list[str] = []
     last = 0
     for match in _ELLIPSIS.finditer(text):
         before = text[: match.start()]
         is_size = match.start() < head or ":" in before[before.rfind("[") :]
         axes = AXES[len(AXES) - rank :]
-        names = ", ".join(axes.upper() if is_size else axes)
+        names = ", ".join(f"{axis}_" if axis in taken else axis for axis in (axes.upper() if is_size else axes))
         front = ", " if match[1] and (names or match[2]) else ""
         behind = ", " if match[2] and names else ""
         pieces += [text[last : match.start()], front, names, behind]
@@ -459,6 +462,10 @@ class Contraction(ContractionLayer):
     def arity(self) -> tuple[int, int | None]:  # type: ignore[override]
         count = len(layer_inputs(self._function(2)))
         return count, count
+
+    @property
+    def keeps_output(self) -> bool:  # type: ignore[override]
+        return self._function(2).gives_extremes
 
     def start(self, name: str, shape: Sequence[int]) -> str:
         return dict(self.initializers).get(name) or super().start(name, shape)

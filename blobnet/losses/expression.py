@@ -69,7 +69,7 @@ class Expression(Loss):
             raise ShapeError("Expression", "the text must give one value for each sample", output=output)
 
     def _program(self, output: Shape, samples: int) -> Program:
-        function = self._function(3 if output.depth > 1 else 2)
+        function = self._function(max(2, output.rank))
         shapes = {}
         for name, sizes in function.heads.items():
             hidden = len(output.axes) - (len(sizes or ()) - 2)  # Outer axes of one value that the text leaves out.

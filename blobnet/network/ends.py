@@ -181,7 +181,13 @@ def losses_description(loss: Any) -> Any:
 
 
 def in_order(
-    names: Sequence[str], given: Any, subject: str, end: str, error: type[BlobnetError] = OptionError
+    names: Sequence[str],
+    given: Any,
+    subject: str,
+    end: str,
+    error: type[BlobnetError] = OptionError,
+    *,
+    listed: bool = False,
 ) -> tuple[Any, ...]:
     """What was given for each of a network's ends, in their order.
 
@@ -191,6 +197,7 @@ def in_order(
         subject: what errors call it.
         end: ``input`` or ``output``.
         error: the kind of error to raise.
+        listed: whether a list of one thing does for a single end, too.
 
     Raises:
         OptionError, or another kind of error: one is missing, a name is unknown, or there are too few or too many.
@@ -207,7 +214,7 @@ def in_order(
             raise error(subject, rule, missing=", ".join(missing), given=", ".join(given) or "nothing")
         return tuple(given[name] for name in names)
     if len(names) == 1:
-        return (given,)
+        return tuple(given) if listed and isinstance(given, list | tuple) and len(given) == 1 else (given,)
     rule = f"the model has {len(names)} {end}s: give one for each, by name or as a list in their order"
     ends = {f"{end}s": ", ".join(names)}
     if not isinstance(given, list | tuple):

@@ -50,7 +50,8 @@ def losses_for(graph: Graph, given: Any, known: Any = None) -> tuple[Loss, ...]:
     if given is None and known is None and len(names) == 1:
         return (CrossEntropy(),)
     found = []
-    for name, item in zip(names, in_order(names, known if given is None else given, "loss", "output"), strict=True):
+    items = in_order(names, known if given is None else given, "loss", "output", listed=True)
+    for name, item in zip(names, items, strict=True):
         loss = loss_of(item)
         if loss is None:
             raise OptionError("loss", "there must be one for every output of the model", missing=name)
@@ -72,7 +73,7 @@ def loss_weights_for(graph: Graph, given: Any) -> tuple[float, ...]:
     if given is None:
         return (1.0,) * len(names)
     whole = {**dict.fromkeys(names, 1.0), **given} if isinstance(given, Mapping) else given
-    weights = in_order(names, whole, "loss_weights", "output")
+    weights = in_order(names, whole, "loss_weights", "output", listed=True)
     for weight in weights:
         check_number("loss_weights", "weight", weight, least=0)
     if not any(weights):

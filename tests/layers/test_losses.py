@@ -701,10 +701,10 @@ def overlap(outputs: FloatArray, targets: FloatArray) -> tuple[float, npt.NDArra
     return float((1 - above / below).mean()), slope * p * (1 - p)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, Shape(3, 1, 4, 5)], ids=str)
 def test_expressions(device: Device, shape: Shape) -> None:
     values, targets = random_batch(shape, 4, 3)
-    squares = SQUARES.replace("Y * X", "Z * Y * X") if shape.depth > 1 else SQUARES
+    squares = SQUARES.replace("Y * X", "Z * Y * X") if shape.rank == 3 else SQUARES
     metrics, delta = LossBench(device, Expression(squares), shape).run(values, targets)
     check(metrics, delta, values, targets, reference.mean_squared_error)
     np.testing.assert_array_equal(metrics[:, [WEIGHT, RIGHT, FIVE, COUNTED]], [[1, 0, 0, 1]] * 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -79,6 +79,19 @@ def test_several_inputs(device: Device) -> None:
     )
 
 
+@pytest.mark.parametrize("shape", [Shape(5), Shape(3, 4), Shape(4, 3, 5)], ids=str)
+def test_extremes_of_units(device: Device, shape: Shape) -> None:
+    """Derivatives of what is a maximum read it, and so it is kept."""
+    text = "function (I[N, C, ...], b[C]) -> (O) { O[n, 0, ... : N, 1, ...] = <>(I[n, c, ...] * b[c]); }"
+    for sign, name in (("<", "amin"), (">", "amax")):
+        layer = layers.Contraction(text.replace("<>", sign))
+
+        def module(x: list[Any], p: dict[str, Any], name: str = name) -> Any:
+            return getattr(x[0] * p["b"].reshape(-1, *(1,) * shape.rank), name)(1, keepdim=True)
+
+        run_torch_contract(device, layer, [shape], module)
+
+
 def test_an_input_that_counts_for_nothing_gets_zeros(device: Device) -> None:
     layer = layers.Contraction("function (A[N, C], B[N, C]) -> (O) { O[n, c] = +(A[n, c] * floor(B[n, c])); }")
     run_torch_contract(device, layer, [Shape(5)] * 2, lambda x, p: x[0] * x[1].detach().floor())
@@ -92,6 +105,7 @@ def test_an_input_that_counts_for_nothing_gets_zeros(device: Device) -> None:
         ("function (I[N, ..., C]) -> (O) { O[n, ..., c] = +(I[n, ..., c]); }", 0, "O[n, c] = +(I[n, c])"),
         ("function (I[N, ..., C]) -> (O) { O[n, ..., c] = +(I[n, ..., c]); }", 2, "O[n, y, x, c] = +(I[n, y, x, c])"),
         ("function (I[N, C, ...]) -> (O) { O[n, c, ...] = +(I[n, c, ...]); }", 3, "(I[N, C, Z, Y, X])"),
+        ("function (X[N, C, ...]) -> (Y) { Y[n, c, ...] = +(X[n, c, ...]); }", 3, "(X[N, C, Z, Y_, X_])"),
     ],
 )
 def test_axes_in_place_of_dots(text: str, rank: int, expected: str) -> None:

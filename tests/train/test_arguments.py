@@ -348,6 +348,10 @@ def test_sums_of_nodes() -> None:
         (lambda x: x / 3, lambda x: 1 / 3),
         (lambda x: 2 / x, lambda x: -2 / x**2),
         (lambda x: x - x * 3, lambda x: -2),
+        (lambda x: (1 + x) / x, lambda x: -1 / x**2),
+        (lambda x: x / x, lambda x: 0 * x),
+        (lambda x: x**2, lambda x: 2 * x),
+        (lambda x: (x - 1) ** 3 + x**-0.5, lambda x: 3 * (x - 1) ** 2 - 0.5 * x**-1.5),
         (lambda x: 2 * (x * x - 3) / 5 - x, lambda x: 0.8 * x - 1),
     ],
 )
@@ -383,15 +387,15 @@ def test_inputs_of_a_shape() -> None:
         (lambda node: node * None, r"\*", "nothing"),
         (lambda node: node * float("nan"), r"\*", "nan"),
         (lambda node: node - True, "-", "True"),
-        (lambda node: node / node, "/", "a node"),
-        (lambda node: node**2, r"\*\*", "2"),
+        (lambda node: node**node, r"\*\*", "a node"),
+        (lambda node: node / None, "/", "nothing"),
         (lambda node: 2**node, r"\*\*", "2"),
         (lambda node: node @ node, "@", "a node"),
         (lambda node: np.ones((2, 2)) @ node, "@", "array"),
     ],
 )
 def test_other_arithmetic_of_nodes(wrong: Callable[[Any], object], symbol: str, operand: str) -> None:
-    rule = rf"^{symbol}: nodes can be added, subtracted and multiplied, and divided by numbers: other arithmetic "
+    rule = rf"^{symbol}: nodes can be added, subtracted, multiplied, divided and raised to numbers: other arithmetic "
     with pytest.raises(OptionError, match=rf"(?s){rule}.*Received operand={operand}.* Hint: layers\.Constant\(array\)"):
         wrong(layers.Input(2, 5, 4)())
 
@@ -402,6 +406,8 @@ def test_products_of_nodes(device: Device) -> None:
     found = bn.Model(start, start * gate).predict(X, device=device)
     wanted = X / (1 + np.exp(-X.mean(axis=(2, 3), dtype=np.float64)))[:, :, None, None]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    found = bn.Model(start, start / gate).predict(X, device=device)
+    np.testing.assert_allclose(found, X * (1 + np.exp(-X.mean(axis=(2, 3), dtype=np.float64)))[:, :, None, None], 1e-5)
 
 
 def test_nodes_are_no_sequences() -> None:
@@ -708,6 +714,22 @@ class Table:
 
     def __getitem__(self, key: Any) -> Any:
         return {}
+
+
+@pytest.mark.parametrize(
+    ("clear", "plain"),
+    [
+        ({"loss_weights": [2.0]}, {"loss_weights": 2}),
+        ({"loss": ["focal"]}, {"loss": "focal"}),
+        ({"class_weights": {}}, {}),
+        ({"class_weights": [[1, 2, 3]]}, {"class_weights": [1, 2, 3]}),
+        ({"class_weights": {"head": {1: 2}}}, {"class_weights": {1: 2}}),
+        ({"loss": "mse", "class_weights": {}, "y": X[:, 0, 0, :3]}, {"loss": "mse", "y": X[:, 0, 0, :3]}),
+    ],
+    ids=str,
+)
+def test_what_is_for_the_only_output(device: Device, clear: dict[str, Any], plain: dict[str, Any]) -> None:
+    assert_same(trained(device, **clear), trained(device, **plain))
 
 
 @pytest.mark.parametrize(
