@@ -196,6 +196,9 @@ CONTRACTIONS: dict[str, Module] = {
     "function (I[N, C, ...], p[C], q[C]) -> (O) { O[n, c, ...] = +(tanh(I[n, c, ...] * p[c]) + q[c]); }": (
         lambda layer, x, p: torch.tanh(x[0] * by_unit(p["p"], x[0])) + by_unit(p["q"], x[0])
     ),
+    "function (I[N, C, ...]) -> (O) { O[n, 0, ... : N, 1, ...] = >(I[n, c, ...]); }": (
+        lambda layer, x, p: x[0].max(1, keepdim=True).values
+    ),
     "function (A[N, C, ...], B[N, C, ...]) -> (O) { O[n, c, ...] = +(A[n, c, ...] * B[n, c, ...] - A[n, c, ...]); }": (
         lambda layer, x, p: x[0] * x[1] - x[0]
     ),
@@ -277,6 +280,12 @@ class Network:
     def tensor(self, values: Any) -> Any:
         """An array of what is computed with."""
         return torch.tensor(np.asarray(values), dtype=self.dtype)
+
+    def output(self, x: Any, **options: Any) -> Any:
+        """The only output, for the only input; see :meth:`outputs`."""
+        given = x if isinstance(x, torch.Tensor) else self.tensor(x)
+        (found,) = self.outputs(dict.fromkeys(self.graph.inputs, given), **options).values()
+        return found
 
     def outputs(self, x: Mapping[str, Any], *, training: bool, seed: int = 0, step: int = 0) -> dict[str, Any]:
         """The outputs by name; batch norms change their running statistics in training."""
@@ -392,6 +401,21 @@ def loss_sums(
     each, weight = _class_terms(loss, z, labels, of_class)
     weight = weight * of_sample[:, None] / labels.shape[1]
     return (each * weight).sum(), float(weight.sum())
+
+
+def torch_gradients(
+    graph: Graph, weights: Mapping[str, Any], x: Any, labels: Any, loss: losses.Loss, seed: int = 0, **options: Any
+) -> tuple[float, dict[str, Any]]:
+    """The loss of a training batch, and by name its derivatives by all that is trained and by ``input``.
+
+    ``options`` are those of Network. What the loss does not depend on is left out.
+    """
+    network = Network(graph, weights, **options)
+    given = network.tensor(x).requires_grad_()
+    value, weight = loss_sums(loss, network.output(given, training=True, seed=seed), labels)
+    (value / weight).backward()
+    found = {**{name: network.tensors[name].grad for name in network.trained}, "input": given.grad}
+    return float(value.detach()) / weight, {name: own.numpy() for name, own in found.items() if own is not None}
 
 
 # -- optimizers --------------------------------------------------------------------------------------------------------

@@ -33,8 +33,7 @@ from blobnet.network.graph import sequential
 from blobnet.planning import make_plan
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
 from tests.kinds import tuning_for
-from tests.networks import TorchOperations
-from tests.networks import run as run_graph
+from tests.torch_graphs import Network
 
 ONE_SHAPE = ["bench", "conv", "2x5x6:4k3s2p1", "--batch-size", "2", "--repeats", "1"]
 
@@ -488,11 +487,9 @@ def test_the_twin_of_a_network_computes_the_same(name: str) -> None:
     torch = pytest.importorskip("torch")
     model = getattr(models, name)((1, 16, 16), 7)
     model.set_normalization([0.5], [2.0])
-    operations = TorchOperations(torch)
     x = np.random.default_rng(2).standard_normal((3, 1, 16, 16)).astype(np.float32)
-    weights = {key: operations.array(values) for key, values in model.weights.items()}
     with torch.no_grad():
-        wanted = run_graph(model.graph, weights, operations.array(x), operations, training=False).reshape(3, 7)
+        wanted = Network(model.graph, model.weights).output(x, training=False)
         found = torch_twin.Twin(model).module.eval().double()(torch.tensor(x).double())
     assert torch.allclose(found, wanted, rtol=1e-9)
 

@@ -257,7 +257,7 @@ def test_plans_with_parameters_that_are_halves(device: Device, kind: str) -> Non
     executor.write_array("samples", x)
     for phase in ("constant", "forward"):
         executor.run(phase, 5)
-    wanted = network.run(model.graph, halves, x, network.NumPyOperations(), training=False).reshape(5, 5)
+    wanted = network.run(model.graph, halves, x, training=False).reshape(5, 5)
     found = executor.read_blob(plan.outputs[model.graph.output.name], 5).reshape(5, 5)
     assert_close(found, wanted, relative=2e-5, absolute=2e-5, what="output")
 

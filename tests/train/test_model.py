@@ -20,7 +20,7 @@ from blobnet.examination.reference import convolution, dense, pooling
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.model import Model, Sequential
 from tests.kinds import as_gpu
-from tests.networks import NumPyOperations, run
+from tests.networks import run
 from tests.reference.compare import assert_close
 from tests.small_graphs import KNOWN_GRAPHS
 from tests.tiny import digits, tiny_model
@@ -46,7 +46,7 @@ def test_predictions_against_numpy(device: Device, name: str) -> None:
     model = model_of(name)
     x = np.random.default_rng(1).standard_normal((5, *model.graph.input.shape.dimensions)).astype(np.float32)
     found = model.predict(x, batch_size=3, device=device)
-    wanted = run(model.graph, model.weights, x, NumPyOperations(), training=False)
+    wanted = run(model.graph, model.weights, x, training=False)
     assert found.shape == (5, 3)
     assert (wanted != 0).all()
     assert_close(found, wanted.reshape(5, 3), relative=1e-4, absolute=1e-5, what=name)
@@ -96,7 +96,7 @@ def test_predictions_by_halves(device: Device, name: str) -> None:
     x = np.random.default_rng(1).standard_normal((5, *model.graph.input.shape.dimensions)).astype(np.float32)
     settings: dict[str, Any] = {"batch_size": 3, "device": device, "storage": "float16"}
     found = model.predict(x, **settings)
-    wanted = run(model.graph, model.weights, x, NumPyOperations(), training=False).reshape(found.shape)
+    wanted = run(model.graph, model.weights, x, training=False).reshape(found.shape)
     assert_close(found, wanted, relative=0, absolute=5e-3 * float(np.abs(wanted).max()), what=name)
     assert (found != model.predict(x, batch_size=3, device=device)).any()
     np.testing.assert_array_equal(np.concatenate(list(model.predict_batches(x, **settings))), found)

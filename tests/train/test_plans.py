@@ -12,6 +12,7 @@ from blobnet import layers, models, optimizers
 from blobnet.device.device import Device
 from blobnet.errors import DeviceError
 from blobnet.examination.reference.dropout import dropout_mask
+from blobnet.examination.reference.losses import cross_entropy
 from blobnet.execution.executor import Executor
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredError
 from blobnet.memory.blob import FloatArray
@@ -20,10 +21,11 @@ from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning import STEP_WORDS, Plan, combining, make_plan
 from blobnet.training.training_step import TrainingStep
 from tests.kinds import kind_of, only, tuning_for
-from tests.networks import NumPyOperations, numpy_loss, run, torch_gradients
+from tests.networks import run
 from tests.reference.compare import assert_close
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS, random_graph
 from tests.small_tiles import take_small_tiles
+from tests.torch_graphs import torch_gradients
 
 COUNT = 4
 #: Known graphs whose blobs share memory in every way: sums and joins, in place, with copies where they cannot.
@@ -72,12 +74,12 @@ def assert_gradients(found: Mapping[str, Any], wanted: Mapping[str, Any], what: 
 
 @pytest.mark.parametrize("name", COMPARED_GRAPHS)
 def test_gradients_of_known_graphs_against_pytorch(device: Device, name: str) -> None:
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     model = model_of(KNOWN_GRAPHS[name]())
     x, labels = batch_of(model.graph, CrossEntropy())
     before = model.weights
     found = model.gradients(x, labels, seed=SEED, device=device, debug=True)
-    _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, "CrossEntropy", SEED)
+    _, wanted = torch_gradients(model.graph, model.weights, x, labels, CrossEntropy(), SEED)
     assert set(found) == {name for name, spec in model.graph.named_parameters.items() if spec.trainable} | {"input"}
     assert_gradients(found, wanted, name)
     for parameter, values in model.weights.items():
@@ -87,7 +89,7 @@ def test_gradients_of_known_graphs_against_pytorch(device: Device, name: str) ->
 def test_gradients_in_tf32_against_pytorch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     tuning = Device.tuning.fget  # type: ignore[attr-defined]
     monkeypatch.setattr(Device, "tuning", property(lambda self: only(tuning(self), "tensor")))
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     images = layers.Input(16, 9, 9)()
     node = layers.Conv2D(64, 3, padding=1, activation="tanh")(images)
     model = model_of(from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node))))
@@ -96,7 +98,7 @@ def test_gradients_in_tf32_against_pytorch(device: Device, monkeypatch: pytest.M
         found = model.gradients(x, labels, device=device, debug=True, precision="tf32")
     except DeviceError as error:
         pytest.skip(str(error))
-    _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, "CrossEntropy", 0)
+    _, wanted = torch_gradients(model.graph, model.weights, x, labels, CrossEntropy())
     for name, values in found.items():
         expected = wanted[name].reshape(values.shape)
         error = np.linalg.norm(values - expected) / np.linalg.norm(expected)
@@ -108,7 +110,7 @@ def test_gradients_in_tf32_against_pytorch(device: Device, monkeypatch: pytest.M
 
 
 def test_gradients_with_the_kernels_of_gpus(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     model = model_of(KNOWN_GRAPHS["many units"]())
     x, labels = batch_of(model.graph, CrossEntropy())
     # By minimal filtering.
@@ -116,7 +118,7 @@ def test_gradients_with_the_kernels_of_gpus(device: Device, monkeypatch: pytest.
     monkeypatch.setattr(Device, "tuning", property(lambda self: tuning))
     # Arrays in parts, that other layers' arrays share.
     found = model.gradients(x, labels, seed=SEED, device=device)
-    _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, "CrossEntropy", SEED)
+    _, wanted = torch_gradients(model.graph, model.weights, x, labels, CrossEntropy(), SEED)
     assert_gradients(found, wanted, "many units")
 
 
@@ -152,12 +154,12 @@ def test_launches_that_do_the_work_of_several_give_the_same_bits(
 
 
 def test_gradients_of_a_random_graph_against_pytorch(device: Device) -> None:
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     model = model_of(random_graph(4, steps=9))
     for loss in (MeanSquaredError(), BinaryCrossEntropy()):
         x, labels = batch_of(model.graph, loss)
         found = model.gradients(x, labels, loss=loss, seed=SEED, device=device)
-        _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, type(loss).__name__, SEED)
+        _, wanted = torch_gradients(model.graph, model.weights, x, labels, loss, SEED)
         assert_gradients(found, wanted, type(loss).__name__)
 
 
@@ -203,8 +205,8 @@ def assert_central_differences(device: Device, model: Model, x: FloatArray, labe
     arrays = {key: values.astype(np.float64) for key, values in model.weights.items()} | {"input": x.astype(np.float64)}
 
     def loss() -> float:
-        output = run(model.graph, arrays, arrays["input"], NumPyOperations(), training=True, seed=SEED)
-        return numpy_loss("CrossEntropy", output, labels)
+        output = run(model.graph, arrays, arrays["input"], training=True, seed=SEED)
+        return cross_entropy(output.reshape(len(output), -1), labels)[0]
 
     random, step = np.random.default_rng(1), 1e-5
     for key, gradient in found.items():
@@ -269,7 +271,7 @@ def test_chains_behind_products_in_any_order(device: Device, seed: int) -> None:
     model = model_of(chains(seed))
     x, labels = batch_of(model.graph, CrossEntropy())
     arrays = {key: values.astype(np.float64) for key, values in model.weights.items()}
-    wanted = run(model.graph, arrays, x.astype(np.float64), NumPyOperations(), training=False)
+    wanted = run(model.graph, arrays, x.astype(np.float64), training=False)
     assert_close(
         model.predict(x, device=device), wanted.reshape(COUNT, -1), relative=2e-5, absolute=2e-5, what="output"
     )
@@ -449,7 +451,7 @@ def test_convolution_wider_than_its_input(device: Device) -> None:
     inputs = layers.Input(2, 5, 1)()
     model = model_of(from_nodes(inputs, layers.Conv2D(3, 1, padding=1)(inputs)))
     x, _ = batch_of(model.graph, MeanSquaredError())
-    expected = run(model.graph, model.weights, x, NumPyOperations(), training=False)
+    expected = run(model.graph, model.weights, x, training=False)
     assert_close(model.predict(x, device=device), expected, relative=1e-6, absolute=1e-6, what="output")
 
 

@@ -13,7 +13,7 @@ from blobnet.layers import initializers
 from blobnet.layers.base import ParameterSpec
 from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
-from tests.networks import TorchOperations, run
+from tests.torch_graphs import Network
 
 #: Trainable parameters for 1000 classes, and of what follows the planes: the values that the first dense layer sees.
 PUBLISHED = {
@@ -74,10 +74,8 @@ def twins(name: str) -> tuple[Any, Model, FloatArray, Any]:
 @pytest.mark.long
 def test_the_definition_is_that_of_the_twin(name: str) -> None:
     torch, model, x, wanted = twins(name)
-    operations = TorchOperations(torch)
-    arrays = {key: operations.array(values) for key, values in model.weights.items()}
     with torch.no_grad():
-        found = run(model.graph, arrays, operations.array(x), operations, training=False)
+        found = Network(model.graph, model.weights).output(x, training=False)
     assert np.allclose(found.numpy().reshape(wanted.shape), wanted, rtol=1e-9, atol=0)
 
 

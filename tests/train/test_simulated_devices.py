@@ -30,7 +30,7 @@ from blobnet.model import Model
 from blobnet.optimizers import SGD
 from blobnet.planning import make_plan
 from blobnet.training.weight_buffers import average_call
-from tests.networks import NumPyOperations, run
+from tests.networks import run
 from tests.simulated import GPUS, Host, SimulatedDevice, host_device
 from tests.tiny import digits, share_of_memory, tiny_model
 
@@ -144,7 +144,7 @@ def check_equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> 
 
 def check_outputs(model: Model, device: Device) -> None:
     """Against the network in float64."""
-    wanted = run(model.graph, model.weights, X.astype(np.float64), NumPyOperations(), training=False)
+    wanted = run(model.graph, model.weights, X.astype(np.float64), training=False)
     found = model.predict(X, device=device)
     np.testing.assert_allclose(found, wanted.reshape(found.shape), rtol=1e-4, atol=1e-4)
 

@@ -33,9 +33,9 @@ from blobnet.optimizers import SGD, Adam, Optimizer, RMSprop
 from blobnet.planning import Plan, make_plan
 from blobnet.training.trainer import Progress
 from blobnet.training.training_step import TrainingStep
-from tests.networks import TorchOperations, run
 from tests.reference.compare import assert_close
 from tests.tiny import digits, tiny_model
+from tests.torch_graphs import Network, loss_sums
 
 GOLDEN = Path(__file__).parent / "golden" / "tiny_convnet.json"
 ROOT = Path(__file__).parents[2]
@@ -80,23 +80,19 @@ def golden_steps(device: Device) -> list[float]:
     return losses
 
 
-def torch_steps(torch: Any, optimizer_of: Any, batches: list[tuple[FloatArray, Any]], model: Model, seed: int) -> Any:
+def torch_steps(optimizer_of: Any, batches: list[tuple[FloatArray, Any]], model: Model, seed: int) -> Any:
     """(losses, weights) of training ``model`` on ``batches`` in PyTorch, float64, with blobnet's masks of dropout."""
-    operations = TorchOperations(torch)
-    weights = {name: operations.array(values) for name, values in model.weights.items()}
-    trainable = [name for name, spec in model.graph.named_parameters.items() if spec.trainable]
-    for name in trainable:
-        weights[name].requires_grad_()
-    optimizer = optimizer_of([weights[name] for name in trainable])
+    network = Network(model.graph, model.weights)
+    optimizer = optimizer_of([network.tensors[name] for name in network.trained])
     losses = []
     for step, (x, y) in enumerate(batches):
         optimizer.zero_grad()
-        output = run(model.graph, weights, operations.array(x), operations, training=True, seed=seed, step=step)
-        loss = operations.loss("CrossEntropy", output, y)
+        value, weight = loss_sums(CrossEntropy(), network.output(x, training=True, seed=seed, step=step), y)
+        loss = value / weight
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
-    return losses, {name: values.detach().numpy() for name, values in weights.items()}
+    return losses, {name: values.detach().numpy() for name, values in network.tensors.items()}
 
 
 def test_golden_losses(device: Device) -> None:
@@ -110,7 +106,7 @@ def test_golden_losses_are_those_of_pytorch() -> None:
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     batches = [digits(8, first=8 * step) for step in range(10)]
     losses, _ = torch_steps(
-        torch, lambda values: torch.optim.SGD(values, lr=0.05, momentum=0.9), batches, tiny_model(seed=1), seed=2
+        lambda values: torch.optim.SGD(values, lr=0.05, momentum=0.9), batches, tiny_model(seed=1), seed=2
     )
     assert_close(np.array(losses), np.array(golden["losses"]), relative=1e-7, absolute=0.0, what="losses")
 
@@ -132,7 +128,7 @@ def test_epochs_with_a_short_last_batch_against_pytorch(device: Device, kind: st
             return torch.optim.SGD(values, lr=0.05, momentum=0.9, nesterov=True)
         return torch.optim.Adam(values, lr=1e-2)
 
-    losses, weights = torch_steps(torch, torch_optimizer, batches, tiny_model(), seed)
+    losses, weights = torch_steps(torch_optimizer, batches, tiny_model(), seed)
     model = fit(tiny_model(), device, count, optimizer=optimizer, seed=seed)
     sizes = np.array([len(batch[0]) for batch in batches])
     means = (np.array(losses) * sizes).reshape(2, -1).sum(axis=1) / count

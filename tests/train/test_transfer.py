@@ -21,10 +21,11 @@ from blobnet.model import Model, Sequential
 from blobnet.network.patterns import frozen_parameters
 from blobnet.optimizers import SGD, Adam
 from blobnet.training.training_step import TrainingStep
-from tests.networks import NumPyOperations, run, torch_gradients
+from tests.networks import run
 from tests.reference.compare import assert_close
 from tests.small_graphs import KNOWN_GRAPHS
 from tests.tiny import digits, tiny_model
+from tests.torch_graphs import torch_gradients
 from tests.train.test_plans import SEED, assert_gradients, batch_of, model_of
 
 
@@ -60,13 +61,13 @@ def arrays(weights: dict[str, FloatArray]) -> dict[str, bytes]:
 )
 def test_gradients_against_pytorch(device: Device, freeze: list[str]) -> None:
     """requires_grad=False, and eval mode for norms of which nothing is trained."""
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     model = norms()
     x, labels = batch_of(model.graph, CrossEntropy())
     frozen = frozen_parameters(model.graph, freeze)
     assert frozen
     found = model.gradients(x, labels, freeze=freeze, seed=SEED, device=device, debug=True)
-    _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, "CrossEntropy", SEED, frozen=frozen)
+    _, wanted = torch_gradients(model.graph, model.weights, x, labels, CrossEntropy(), SEED, frozen=frozen)
     assert set(found) == set(wanted) == {*model.graph.trainable, "input"} - frozen
     assert_gradients(found, wanted, str(freeze))
 
@@ -76,12 +77,12 @@ def test_gradients_against_pytorch(device: Device, freeze: list[str]) -> None:
     [("plain", ["conv2d_1", "batchnorm_1"]), ("residual", ["conv2d_[12]", "batchnorm_2"]), ("vectors", ["dense_1"])],
 )
 def test_gradients_of_known_graphs_against_pytorch(device: Device, name: str, freeze: list[str]) -> None:
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     model = model_of(KNOWN_GRAPHS[name]())
     x, labels = batch_of(model.graph, CrossEntropy())
     frozen = frozen_parameters(model.graph, freeze)
     found = model.gradients(x, labels, freeze=freeze, seed=SEED, device=device)
-    _, wanted = torch_gradients(torch, model.graph, model.weights, x, labels, "CrossEntropy", SEED, frozen=frozen)
+    _, wanted = torch_gradients(model.graph, model.weights, x, labels, CrossEntropy(), SEED, frozen=frozen)
     assert_gradients(found, wanted, name)
 
 
@@ -301,7 +302,7 @@ def test_outputs_of_every_layer_against_numpy(device: Device) -> None:
         inner = model.outputs_of(name)
         assert inner.graph.output.name == name
         assert {name: inner.weights[name].tobytes() for name in inner.weights}.items() <= arrays(model.weights).items()
-        wanted = run(inner.graph, model.weights, x, NumPyOperations(), training=False)
+        wanted = run(inner.graph, model.weights, x, training=False)
         found = inner.predict(x, device=device)
         assert_close(found, wanted.reshape(found.shape), relative=1e-5, absolute=1e-5, what=name)
 
