@@ -391,8 +391,3 @@ def runs(count: int, size: int, skipped: int = 0) -> Iterator[Rows]:
     """The numbers from 0 to below ``count``, ``size`` at a time, without the first of these runs."""
     for first in range(skipped * size, count, size):
         yield np.arange(first, min(first + size, count), dtype=np.int64)
-
-
-def parts(order: Rows, size: int, skipped: int = 0) -> Iterable[Rows]:
-    """``order``, ``size`` numbers at a time, without the first of these parts."""
-    return (order[first : first + size] for first in range(skipped * size, len(order), size))

@@ -17,12 +17,13 @@ from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import LoweredProgram, lower
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.search import best_schedule
-from blobnet.contraction.table import Table, evaluate
+from blobnet.contraction.table import Table
 from blobnet.errors import BlobnetWarning, BuildError, ContractionError
 from blobnet.hardware.device_model import GENERIC, DeviceModel
 from tests.contraction.conformance import assert_conforms, gathered_program
 from tests.contraction.random_contractions import TERMS, Random, random_contraction
 from tests.contraction.random_schedules import random_schedule
+from tests.contraction.tables import evaluate
 from tests.contraction.test_fusion import random_text
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from blobnet.memory.blob import FloatArray, Shape
 from blobnet.network import graph
 from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
+from tests.reference import masked
 from tests.reference.compare import assert_close
 
 TUNINGS = [tuning_for("cpu"), tuning_for("gpu")]
@@ -64,8 +65,8 @@ def contract(
         device,
         Dropout(rate),
         [shape],
-        reference_forward=lambda inputs, parameters: dropout.dropout(inputs[0], mask),
-        reference_backward=lambda inputs, parameters, delta: ([dropout.dropout_backward(inputs[0], mask, delta)], {}),
+        reference_forward=lambda inputs, parameters: masked.dropout(inputs[0], mask),
+        reference_backward=lambda inputs, parameters, delta: ([masked.dropout_backward(inputs[0], mask, delta)], {}),
         shared={"step": step_array()},
         count=count,
         relative=1e-6,
@@ -101,8 +102,8 @@ def test_whole_samples(device: Device, shape: Shape, tuning: Tuning) -> None:
         device,
         StochasticDepth(0.4),
         [shape],
-        reference_forward=lambda inputs, parameters: dropout.dropout(inputs[0], mask),
-        reference_backward=lambda inputs, parameters, delta: ([dropout.dropout_backward(inputs[0], mask, delta)], {}),
+        reference_forward=lambda inputs, parameters: masked.dropout(inputs[0], mask),
+        reference_backward=lambda inputs, parameters, delta: ([masked.dropout_backward(inputs[0], mask, delta)], {}),
         shared={"step": step_array()},
         count=count,
         relative=1e-6,

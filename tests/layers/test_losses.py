@@ -38,6 +38,7 @@ from blobnet.network.parameters import ParameterTable
 from blobnet.optimizers import SGD
 from blobnet.planning import Buffer, Plan, make_plan
 from tests.kinds import kind_of, tuning_for
+from tests.reference import counts
 from tests.reference.compare import assert_close
 
 SUMS = Loss.SAMPLE_METRICS  # Numbers of a part; in the totals the samples come last.
@@ -194,7 +195,7 @@ def test_cross_entropy(device: Device, classes: int, smoothing: float) -> None:
     labels = generator.integers(0, classes, 5)
     metrics, delta = LossBench(device, CrossEntropy(smoothing), Shape.flat(classes)).run(logits, labels)
     check(metrics, delta, logits, labels, reference.cross_entropy, label_smoothing=smoothing)
-    ranks = reference.ranks(logits.astype(np.float64), labels)
+    ranks = counts.ranks(logits.astype(np.float64), labels)
     np.testing.assert_array_equal(metrics[:, RIGHT], ranks < 1)
     np.testing.assert_array_equal(metrics[:, FIVE], ranks < 5)
     np.testing.assert_array_equal(metrics[:, [WEIGHT, COUNTED]], 1)
@@ -236,7 +237,7 @@ def test_of_equal_logits_the_first_wins(device: Device) -> None:
     logits[2] = np.arange(8) // 2
     labels = np.array([0, 6, 0, 4, 5])
     metrics, _ = LossBench(device, CrossEntropy(), Shape.flat(8)).run(logits, labels)
-    ranks = reference.ranks(logits.astype(np.float64), labels)
+    ranks = counts.ranks(logits.astype(np.float64), labels)
     assert list(ranks) == [0, 1, 6, 4, 5]
     np.testing.assert_array_equal(metrics[:, [RIGHT, FIVE]], [[1, 1], [0, 1], [0, 0], [0, 1], [0, 0]])
 
@@ -315,7 +316,7 @@ def test_losses_of_classes(
     assert_close(delta, slope, relative=5e-5, absolute=2e-6 * float(np.abs(slope).max()), what="delta")
     np.testing.assert_array_equal(delta[0], 0)
     flat, rows = labels.reshape(-1), np.moveaxis(logits, 1, -1).reshape(-1, shape.units)
-    ranks = reference.ranks(rows[flat != 255].astype(np.float64), flat[flat != 255])
+    ranks = counts.ranks(rows[flat != 255].astype(np.float64), flat[flat != 255])
     for column, wanted in ((RIGHT, (ranks < 1).sum()), (FIVE, (ranks < 5).sum()), (COUNTED, len(ranks))):
         assert metrics[:, column].sum() * labels[0].size == pytest.approx(wanted, rel=1e-5)
 

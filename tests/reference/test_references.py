@@ -16,7 +16,7 @@ from blobnet.examination.reference import convolution as conv
 from blobnet.examination.reference.arrays import FloatArray, float64
 from blobnet.examination.reference.philox import philox4x32
 from blobnet.examination.reference.windows import Pair, Sides
-from tests.reference import joins
+from tests.reference import counts, joins, masked, schedules
 from tests.reference.central_differences import numerical_gradient
 from tests.reference.compare import assert_close
 
@@ -498,9 +498,9 @@ def test_dropout_gradient() -> None:
     random = np.random.default_rng(0)
     x, delta = random.standard_normal((2, 2, 3, 2, 5))
     mask = dropout.dropout_mask(5, 1, 2, 2, 30, 0.4)
-    check(dropout.dropout(x, mask), x * mask.reshape(x.shape), "y")
-    got = dropout.dropout_backward(x, mask, delta)
-    check_gradient(lambda value: dropout.dropout(value, mask), x, delta, got)
+    check(masked.dropout(x, mask), x * mask.reshape(x.shape), "y")
+    got = masked.dropout_backward(x, mask, delta)
+    check_gradient(lambda value: masked.dropout(value, mask), x, delta, got)
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------
@@ -658,9 +658,9 @@ def test_ranks(seed: int, levels: int) -> None:
     order = np.argsort(-logits, axis=1, kind="stable")
     places = [list(row).index(label) for row, label in zip(order, labels, strict=True)]
     assert losses.ranks(logits, labels).tolist() == places
-    assert losses.accuracy_count(logits, labels) == sum(place < 1 for place in places)
-    assert losses.top5_count(logits, labels) == sum(place < 5 for place in places)
-    assert losses.accuracy_count(logits, labels) == int((logits.argmax(axis=1) == labels).sum())
+    assert counts.accuracy_count(logits, labels) == sum(place < 1 for place in places)
+    assert counts.top5_count(logits, labels) == sum(place < 5 for place in places)
+    assert counts.accuracy_count(logits, labels) == int((logits.argmax(axis=1) == labels).sum())
 
 
 # -- optimizers ------------------------------------------------------------------------------------------------------
@@ -751,17 +751,17 @@ def test_schedules(torch: Any) -> None:
         return found
 
     expected = float64(rates("StepLR", step_size=3, gamma=0.1))
-    check(float64([optimizers.step_schedule(0.8, t, step_size=3, factor=0.1) for t in range(10)]), expected, "step")
+    check(float64([schedules.step_schedule(0.8, t, step_size=3, factor=0.1) for t in range(10)]), expected, "step")
     expected = float64(rates("CosineAnnealingLR", T_max=10, eta_min=0.1))
-    check(float64([optimizers.cosine_schedule(0.8, t, steps=10, final=0.1) for t in range(10)]), expected, "cosine")
-    assert [optimizers.constant_schedule(0.8, epoch) for epoch in range(3)] == [0.8] * 3
+    check(float64([schedules.cosine_schedule(0.8, t, steps=10, final=0.1) for t in range(10)]), expected, "cosine")
+    assert [schedules.constant_schedule(0.8, epoch) for epoch in range(3)] == [0.8] * 3
 
 
 def test_warm_up() -> None:
-    got = [optimizers.cosine_schedule(2.0, step, steps=8, warm_up=4) for step in range(10)]
+    got = [schedules.cosine_schedule(2.0, step, steps=8, warm_up=4) for step in range(10)]
     half = math.sqrt(0.5)
     check(float64(got), np.array([0.5, 1.0, 1.5, 2.0, 2.0, 1.0 + half, 1.0, 1.0 - half, 0.0, 0.0]), "rates")
-    assert optimizers.cosine_schedule(2.0, 3, steps=4, warm_up=4) == 2.0
+    assert schedules.cosine_schedule(2.0, 3, steps=4, warm_up=4) == 2.0
 
 
 # -- the tools themselves --------------------------------------------------------------------------------------------

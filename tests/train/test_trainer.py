@@ -33,6 +33,7 @@ from blobnet.optimizers import SGD, Adam, Optimizer, RMSprop
 from blobnet.planning import Plan, make_plan
 from blobnet.training.trainer import Progress
 from blobnet.training.training_step import TrainingStep
+from tests.reference import counts
 from tests.reference.compare import assert_close
 from tests.tiny import digits, tiny_model
 from tests.torch_graphs import Network, loss_sums
@@ -156,8 +157,8 @@ def test_evaluate_is_what_numpy_makes_of_predict(device: Device) -> None:
     assert logits.dtype == np.float32
     wanted = {
         "loss": reference_losses.cross_entropy(logits, y)[0],
-        "accuracy": reference_losses.accuracy_count(logits, y) / 30,
-        "top_5": reference_losses.top5_count(logits, y) / 30,
+        "accuracy": counts.accuracy_count(logits, y) / 30,
+        "top_5": counts.top5_count(logits, y) / 30,
     }
     assert found == pytest.approx(wanted, rel=1e-5)
     assert wanted["accuracy"] == (logits.argmax(axis=1) == y).mean()

@@ -11,8 +11,8 @@ import pytest
 
 from blobnet import schedules
 from blobnet.errors import FileError, OptionError
-from blobnet.examination.reference import optimizers as reference
 from blobnet.schedules import Constant, Cosine, Schedule, Step
+from tests.reference import schedules as reference
 
 
 def rates(schedule: Schedule, steps_per_epoch: int, epochs: int) -> list[float]:

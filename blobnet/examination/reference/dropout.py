@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blobnet.examination.reference.arrays import FloatArray, float64
+from blobnet.examination.reference.arrays import FloatArray
 from blobnet.examination.reference.philox import philox4x32
 
 
@@ -30,13 +30,3 @@ def dropout_mask(seed: int, step: int, ordinal: int, count: int, elements: int, 
     key = np.array([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], dtype=np.uint32)
     words = philox4x32(counter, key).reshape(count, -1)[:, :elements]
     return np.where(words >= np.uint32(threshold), 1.0 / (1.0 - rate), 0.0)
-
-
-def dropout(x: FloatArray, mask: FloatArray) -> FloatArray:
-    """(N, any axes) times its mask (N, elements), in the shape of x."""
-    return float64(x) * mask.reshape(x.shape)
-
-
-def dropout_backward(x: FloatArray, mask: FloatArray, delta: FloatArray) -> FloatArray:
-    """``delta`` in the shape of x -> dx: the same mask again."""
-    return float64(delta) * mask.reshape(x.shape)

@@ -139,28 +139,6 @@ def huber(predictions: FloatArray, targets: FloatArray, *, knee: float = 1.0) ->
     return float(loss.mean()), np.clip(difference, -knee, knee) / difference.size
 
 
-def ranks(logits: FloatArray, labels: LabelArray) -> npt.NDArray[np.int64]:
-    """(N, K), (N,) -> (N,): the classes before each label's: larger logits, and equal ones of a smaller index."""
-    own = logits[np.arange(len(labels)), labels][:, None]
-    earlier = np.arange(logits.shape[1])[None, :] < np.asarray(labels)[:, None]
-    return np.asarray(((logits > own) | ((logits == own) & earlier)).sum(axis=1), dtype=np.int64)
-
-
-def top_count(logits: FloatArray, labels: LabelArray, places: int) -> int:
-    """How many of the labels have a rank below ``places``."""
-    return int((ranks(logits, labels) < places).sum())
-
-
-def accuracy_count(logits: FloatArray, labels: LabelArray) -> int:
-    """How many of the labels come first."""
-    return top_count(logits, labels, 1)
-
-
-def top5_count(logits: FloatArray, labels: LabelArray) -> int:
-    """How many of the labels are among the first five."""
-    return top_count(logits, labels, 5)
-
-
 def _check_shapes(first: FloatArray, second: FloatArray) -> None:
     if first.shape != second.shape:
         raise ValueError(f"shapes differ: {first.shape} and {second.shape}")
