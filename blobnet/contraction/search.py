@@ -11,8 +11,8 @@ from functools import lru_cache
 from blobnet.contraction.costs import Model, Prediction
 from blobnet.contraction.form import Expression, Position
 from blobnet.contraction.gpu_search import gpu_schedules
-from blobnet.contraction.remembered import remembered
 from blobnet.contraction.schedule import LANES, Schedule, Tile, can_peel, constrained, prepared
+from blobnet.contraction.schedule_cache import cached_schedule
 from blobnet.contraction.table import Operand, Store, Table, changed_forms, interior, join_name, period_of
 from blobnet.hardware.device_model import DeviceModel
 
@@ -60,7 +60,7 @@ def _renamed(table: Table, names: Mapping[str, str]) -> Table:
 
 @lru_cache(maxsize=1024)
 def _best(table: Table, device: DeviceModel) -> Schedule:
-    return remembered(table, device, lambda: search(table, device)[0][1])
+    return cached_schedule(table, device, lambda: search(table, device)[0][1])
 
 
 def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule]]:

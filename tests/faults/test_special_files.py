@@ -26,7 +26,7 @@ from blobnet import layers
 from blobnet.support import user_cache as cache
 from blobnet.files import atomic as files
 from blobnet.device import tuning
-from blobnet.contraction import remembered
+from blobnet.contraction import schedule_cache
 from blobnet.datasets.pictures import image_size, read_image
 from blobnet.datasets.user_data import read_samples
 from blobnet.errors import BlobnetError
@@ -61,8 +61,9 @@ def tunings():
     return tuning.Tunings(identity).broken
 
 def schedules():
-    place(remembered._path().relative_to(folder))
-    return remembered.remembered("a table", "a device", remembered.Schedule) == remembered.Schedule()
+    key = schedule_cache.key_of("a table", "a device")
+    place((schedule_cache._folder() / key).relative_to(folder))
+    return schedule_cache.cached_schedule("a table", "a device", schedule_cache.Schedule) == schedule_cache.Schedule()
 
 def arrays():
     (folder / "data").mkdir()

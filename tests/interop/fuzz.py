@@ -39,7 +39,7 @@ import numpy as np
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.contraction import function, remembered
+from blobnet.contraction import function, schedule_cache
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import scheduled
 from blobnet.contraction.schedule import Schedule
@@ -518,15 +518,16 @@ def _schedule_seeds() -> Iterable[bytes]:
 
 
 def _schedule_load(path: Path) -> object:
-    """The file as it is, and a line that is sealed, whatever it says."""
+    """The file as it is, and sealed, whatever it says."""
     data, table = path.read_bytes(), _table()
     texts: list[str] = []
-    make_folder(remembered._path().parent)
-    for content in (data, remembered._line(remembered.key_of(table, HOST), data.decode(errors="replace")).encode()):
-        remembered._path().write_bytes(content)
-        remembered._known.cache_clear()
-        remembered._lines.cache_clear()
-        schedule = remembered.remembered(table, HOST, Schedule)
+    folder = schedule_cache._folder()
+    assert folder
+    entry = folder / schedule_cache.key_of(table, HOST)
+    for write in (Path.write_bytes, write_entry):
+        write(entry, data)
+        schedule_cache._KNOWN.clear()
+        schedule = schedule_cache.cached_schedule(table, HOST, Schedule)
         made = scheduled(table, schedule, {}, lambda name: f"{name}_")
         texts += [generate(part, chosen).text for part, chosen in made]
     return texts

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blobnet.contraction import schedule_cache
 from tests.interop import fuzz
 
 pytest.importorskip("onnx")
@@ -25,12 +26,11 @@ def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    caches = (fuzz.remembered._path, fuzz.remembered._known, fuzz.remembered._lines)
-    for cache in caches:
-        cache.cache_clear()
+    schedule_cache._folder.cache_clear()
+    schedule_cache._KNOWN.clear()
     yield
-    for cache in caches:
-        cache.cache_clear()
+    schedule_cache._folder.cache_clear()
+    schedule_cache._KNOWN.clear()
 
 
 @pytest.mark.filterwarnings("ignore")  # Of libraries, about damage.

@@ -657,7 +657,7 @@ def test_ranks(seed: int, levels: int) -> None:
     labels = random.integers(0, 9, 40)
     order = np.argsort(-logits, axis=1, kind="stable")
     places = [list(row).index(label) for row, label in zip(order, labels, strict=True)]
-    assert losses.ranks(logits, labels).tolist() == places
+    assert counts.ranks(logits, labels).tolist() == places
     assert counts.accuracy_count(logits, labels) == sum(place < 1 for place in places)
     assert counts.top5_count(logits, labels) == sum(place < 5 for place in places)
     assert counts.accuracy_count(logits, labels) == int((logits.argmax(axis=1) == labels).sum())
