@@ -1,4 +1,4 @@
-"""What arrays must be before anything is trained on them."""
+"""The rules that arrays must meet before a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every data set is: a training split, perhaps a test split, and the names of its classes."""
+"""The data set: a training split, perhaps a test split, and the names of its classes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ignored_label(positions: tuple[int, ...], classes: int | None) -> int | None
 
 
 def are_names(class_names: Sequence[str]) -> bool:
-    """Whether classes have names, and not the numbers that stand for those that have none."""
+    """Return True if classes have names, and not the numbers that stand for missing names."""
     return list(class_names) != [str(number) for number in range(len(class_names))]
 
 
@@ -110,7 +110,7 @@ class Dataset:
 
     @property
     def classes(self) -> int:
-        """How many classes there are; 0 where ``y`` holds targets."""
+        """The number of classes; 0 if ``y`` holds targets."""
         return len(self.class_names)
 
     @property

@@ -62,7 +62,7 @@ def locate(known: KnownSet, folder: Path | None, download: bool) -> Path:
 
 
 def _cache(known: KnownSet) -> Path:
-    """Where the set is kept once it was fetched."""
+    """Return the folder that keeps the set once it was fetched."""
     folder: Path = cache_folder() / "datasets" / known.name
     return folder
 
@@ -111,7 +111,7 @@ def _arriving(target: Path) -> Iterator[Path]:
 
 
 def _check_arrival(known: KnownSet, name: str, path: Path, source: str) -> None:
-    """What was fetched is what was published."""
+    """Raise DataError unless what was fetched is what was published."""
     found = digest(unpack(path))
     if found != known.digests[name]:
         raise FileError(

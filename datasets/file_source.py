@@ -28,7 +28,7 @@ _LONGEST_HEADER = 10_000
 
 
 def written(file: Path | int) -> tuple[int, int]:
-    """How long a file is, by its path or the number under which it is open, and when it was last written to."""
+    """Return the length of a file, by its path or descriptor, and when it was last written to."""
     status = os.stat(file)  # noqa: PTH116 - which takes numbers too
     return status.st_size, status.st_mtime_ns
 

@@ -167,7 +167,7 @@ def _split_folders(folder: Path, listing: Listing) -> dict[str, Path]:
 
 
 def _pair_of_masks(folder: Path, found: Sequence[Path]) -> bool:
-    """Whether folders are those of pictures and masks, and not of classes.
+    """Return True if folders are those of pictures and masks, and not of classes.
 
     Raises:
         DataError: they are called like these.
@@ -314,7 +314,7 @@ def _find_masked(folder: Path, listing: Listing) -> Masked:
 
 
 def _key(folder: Path, path: Path) -> str:
-    """What a picture and its mask have in common: their place in their folders, without the suffix."""
+    """Return the key that a picture and its mask share: their place in their folders, without the suffix."""
     return str(path.relative_to(folder).with_suffix(""))
 
 

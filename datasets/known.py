@@ -25,7 +25,7 @@ class DebianPackage:
 
 @dataclass(frozen=True)
 class KnownSet:
-    """Where a data set is published, and what its files must hold.
+    """A published data set: the names of its files, and what they must hold.
 
     The digests are SHA-256 of the *decompressed* files, because Debian compresses them anew: one digest serves every
     source, and plain files too. The order of the files is: images and labels for training, images and labels for test.
@@ -88,7 +88,7 @@ def file_in(folder: Path, name: str) -> Path | None:
 
 
 def missing_in(known: KnownSet, folder: Path) -> list[str]:
-    """Which of the four files a folder lacks."""
+    """Return the names of those of the four files that a folder lacks."""
     return [name for name in known.digests if file_in(folder, name) is None]
 
 

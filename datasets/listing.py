@@ -1,4 +1,4 @@
-"""What lies in a folder of pictures: one reader decides what is a picture, and says what it leaves out."""
+"""The listing of a folder of pictures: one reader decides what is a picture, and says what it leaves out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Listing:
 
     @property
     def received(self) -> dict[str, str]:
-        """What is left out, for errors."""
+        """The files that were left out, for errors."""
         return {"left_out": str(self)} if self._left_out else {}
 
     def say(self, subject: str) -> None:
@@ -80,7 +80,7 @@ class Listing:
 
 
 def has_pictures(folder: Path) -> bool:
-    """Whether there are pictures in a folder itself."""
+    """Return True if there are pictures in a folder itself."""
     return any(_is_picture(entry.name) and not entry.is_dir() for entry in _entries(folder))
 
 
@@ -112,7 +112,7 @@ def _files(folder: Path, above: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder, but for what is hidden, and what systems leave there."""
+    """Return the entries of a folder, without hidden ones and those that systems leave there."""
     try:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if not entry.name.startswith(".") and entry.name not in _DEBRIS]

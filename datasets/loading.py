@@ -87,7 +87,7 @@ def load(
 
 
 def are_pictures(name_or_path: str | Path) -> bool:
-    """Whether a data set, if there is such a one, is a folder or a table of pictures."""
+    """Return True if a data set exists and is a folder or a table of pictures."""
     path = Path(name_or_path).expanduser()
     if isinstance(name_or_path, str) and name_or_path in known_names():
         return False

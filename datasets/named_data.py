@@ -63,7 +63,7 @@ class NamedSplit:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NamedDataset:
-    """What a network with several inputs or outputs is trained on and measured with, as :class:`Dataset`."""
+    """The data set of a network with several inputs or outputs, as :class:`Dataset`."""
 
     name: str
     train: NamedSplit
@@ -106,7 +106,7 @@ class NamedData:
 
     @property
     def classes(self) -> dict[str, int]:
-        """How many classes the arrays of whole numbers have, from 0 on; those of samples, and negative ones, none."""
+        """The number of classes of each array of whole numbers, from 0 on; samples and negative numbers have none."""
         found = {}
         for name, array in self.parts["train"].items():
             if array.dtype.kind in "iu" and len(array.shape) <= 3 and 0 not in array.shape:

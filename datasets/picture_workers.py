@@ -80,7 +80,7 @@ class PictureWorkers:
         _end_all(self._idle)
 
     def forms(self, paths: Sequence[Path], *, has_size: bool, is_whole: bool) -> list[Form | FileError]:
-        """What the pictures are, or why they cannot be read; the arguments are those of :func:`picture_form`.
+        """Return the form of each picture, or why it cannot be read; the arguments are those of :func:`picture_form`.
 
         Raises:
             OptionError: Pillow is not installed.
@@ -102,7 +102,7 @@ class PictureWorkers:
         return found
 
     def peaks(self, paths: Sequence[Path]) -> list[int | None]:
-        """What :func:`deep_peak` says of pictures that can be read; None of others.
+        """Return :func:`deep_peak` of pictures that can be read; None for others.
 
         Raises:
             OptionError, DataError: as :meth:`forms`.
@@ -352,7 +352,7 @@ def _decode(path: Path, out: npt.NDArray[np.uint8]) -> None:
 
 
 def serve(path: str) -> None:
-    """What a worker does, with the path of the file whose memory it shares, until nobody asks any more."""
+    """Serve as a worker, with the path of the file whose memory it shares, until nobody asks any more."""
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # What libraries print must not come between the answers.
     with Path(path).open("r+b") as file:

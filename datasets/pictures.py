@@ -73,7 +73,7 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
 
 
 def is_pillow(picture: object) -> bool:
-    """Whether it is a Pillow picture; Pillow need not be installed."""
+    """Return True for a Pillow picture; Pillow need not be installed."""
     return all(hasattr(picture, name) for name in ("mode", "size", "getbands"))
 
 
@@ -256,7 +256,7 @@ def note_shallow(subject: str, peaks: Sequence[int | None]) -> None:
 
 
 def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = None) -> _Result:
-    """What ``use`` makes of a picture; ``least_side`` is what its decoder must keep of its sides."""
+    """Return ``use`` of an opened picture; ``least_side`` is the least side that its decoder must keep."""
     _require_pillow(path)
     from PIL import Image, UnidentifiedImageError
 
@@ -288,7 +288,7 @@ def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = 
 
 
 def reads(kind: str) -> bool:
-    """Whether pictures of a format of Pillow can be read here; True without Pillow, which reading then asks for."""
+    """Return True if pictures of a format of Pillow can be read here, or Pillow is missing."""
     return importlib.util.find_spec("PIL") is None or kind in _formats()
 
 
@@ -306,7 +306,7 @@ def _formats() -> list[str]:
 
 
 def _plugin_hint(path: Path) -> str | None:
-    """What reads a picture whose name says another format than its content, as phones write HEIC into ``.jpg``."""
+    """Return a hint at what reads a picture whose content is of another format than its name (HEIC in ``.jpg``)."""
     with path.open("rb") as file:
         start = file.read(12)
     kind = _BRANDS.get(start[8:]) if start[4:8] == _BRANDED else None

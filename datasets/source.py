@@ -1,4 +1,4 @@
-"""Where samples come from: arrays in memory or in a file, objects that give batches by index, streams of batches."""
+"""Sources of samples: arrays in memory or in a file, objects that give batches by index, streams of batches."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Source(ABC):
 
     @property
     def bytes(self) -> int:
-        """What all samples take."""
+        """The bytes of all samples."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Source(ABC):
         """
 
     def lent(self, rows: Rows) -> npt.NDArray[Any] | None:
-        """What :meth:`read` would give where it lies in memory, not checked; None if it does not lie there so."""
+        """Return a view of what :meth:`read` would give, not checked; None if it does not lie in memory so."""
         return None
 
     def check(self, rows: Rows, samples: npt.NDArray[Any]) -> None:
@@ -206,7 +206,7 @@ class Part(Source):
 
 
 class AsSamples(Source):
-    """What was read from a file as labels, as samples: in a type in which these travel, and looked at."""
+    """Labels that were read from a file, as samples: in a type of samples, and checked."""
 
     def __init__(self, source: Source) -> None:
         check_real(source.dtype, "x", source.subject)
@@ -266,7 +266,7 @@ def source_of(x: Any, subject: str) -> Source:
 
 
 def _has_numpy_type(x: Any) -> bool:
-    """Whether an array of another package, h5py's say, has a type, which is one of NumPy's; a DataFrame has several."""
+    """Return True if an array of another package has one NumPy type, as h5py's do; a DataFrame has several."""
     return isinstance(getattr(x, "dtype", None), np.dtype)
 
 
@@ -374,7 +374,7 @@ def _round_and_round(stream: Iterable[Any]) -> Iterator[Any]:
 
 
 def is_stream(x: Any) -> bool:
-    """Whether ``x`` is gone through batch by batch: an iterable that gives no samples by their numbers."""
+    """Return True if ``x`` is an iterable of batches that gives no samples by their numbers."""
     return (
         hasattr(x, "__iter__")
         and not isinstance(x, np.ndarray | Source)

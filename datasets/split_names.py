@@ -1,4 +1,4 @@
-"""How folders, tables and arrays call the splits of a data set."""
+"""The names of splits in folders, tables and arrays."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def read_npy(folder: Path) -> Dataset:
 
 
 def holds_npy(folder: Path) -> bool:
-    """Whether a folder holds samples for :func:`read_npy`."""
+    """Return True if a folder holds samples for :func:`read_npy`."""
     return any((folder / f"{key}.npy").is_file() for key in _FIRST_KEYS)
 
 
@@ -136,14 +136,14 @@ def npz_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, l
 
 
 def _member(file: Any, key: str) -> zipfile.ZipInfo:
-    """Where an array lies in an archive."""
+    """Return the place of an array in an archive."""
     names = file.zip.namelist()
     found: zipfile.ZipInfo = file.zip.getinfo(f"{key}.npy" if f"{key}.npy" in names else key)
     return found
 
 
 def _stays(member: zipfile.ZipInfo) -> bool:
-    """Whether an array of an archive is large and not packed: it is read from there, as it is asked for."""
+    """Return True if an array of an archive is large and not packed: it is then read from there on demand."""
     is_plain = member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1
     return is_plain and member.file_size > KEPT_BYTES
 
@@ -247,7 +247,7 @@ def hdf5_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, 
 
 
 def _is_array(path: Path, file: Any, key: str) -> bool:
-    """Whether a name of an HDF5 file stands for an array, and not for a group of them.
+    """Return True if a name of an HDF5 file is an array, and not a group.
 
     Raises:
         DataError: it stands for one elsewhere, one that only other code can read, or one that cannot be so large.
@@ -403,7 +403,7 @@ def _renamed(path: Path, arrays: Arrays, found: list[str]) -> Arrays:
 
 
 def _is_one_label(shape: tuple[int, ...]) -> bool:
-    """Whether Keras's labels, (N, 1) or (N, H, W, 1), have an axis too many."""
+    """Return True if labels of Keras, (N, 1) or (N, H, W, 1), have an axis too many."""
     return len(shape) in (2, 4) and shape[-1] == 1
 
 

@@ -84,7 +84,7 @@ class Point:
 
 @dataclass(frozen=True)
 class KernelShare:
-    """What a kernel takes of a training step.
+    """The share of a kernel in a training step.
 
     Attributes:
         kernel: its name.

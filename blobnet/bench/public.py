@@ -36,7 +36,7 @@ _CALLS = 12
 
 @dataclass(frozen=True)
 class PublicTiming:
-    """What users wait for and what the device works, for a step or a batch.
+    """Seconds of a public call and of the device's own work, for a step or a batch.
 
     Attributes:
         what: ``fit``, ``augment`` (fit with augmentation) or ``predict``.
@@ -52,7 +52,7 @@ class PublicTiming:
 
     @property
     def over_device(self) -> float:
-        """How many times the device's seconds users wait."""
+        """The public call's seconds over the device's."""
         return self.seconds / self.device
 
 

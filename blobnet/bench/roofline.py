@@ -28,7 +28,7 @@ _REPEATS = {"bench/peak": 200, "bench/bandwidth": 10}
 
 @dataclass(frozen=True)
 class Roofline:
-    """What a device can do: multiply-adds a second, counted as two, and bytes a second from and to its memory.
+    """The peaks of a device: operations a second (a multiply-add is two), and bytes a second from and to its memory.
 
     ``bandwidth`` is the better of ``copy`` (bytes read and written) and ``read``: nothing moves its bytes faster.
     """

@@ -193,7 +193,7 @@ def launch_seconds(device: Device, rounds: Sequence[Sequence[Launch]], repeats: 
 
 
 def burst_length(seconds: float, device: Device) -> int:
-    """How many repeats make a burst of BURST seconds."""
+    """Return the number of repeats that make a burst of BURST seconds."""
     return max(1, min(_LONGEST_BURST, math.ceil(BURST[device.is_host] / max(seconds, 1e-7))))
 
 

@@ -265,7 +265,7 @@ def _network(torch: Any, graph: Graph) -> Any:
 
 
 def _layer_module(torch: Any, layer: Any, shape: Shape) -> Callable[[], Any] | None:
-    """What makes a layer's module; None for Add.
+    """Return a function that makes a layer's module; None for Add.
 
     Raises:
         OptionError: the layer has no counterpart.
@@ -334,7 +334,7 @@ def _zeros(torch: Any, layer: Layer, shape: Shape) -> dict[str, Any]:
 
 
 def _attention(torch: Any, own: Any, x: Any, layer: Any) -> Any:
-    """What a layer does of one input (N, units, width)."""
+    """Compute self-attention of one input (N, units, width)."""
     linear, parts = torch.nn.functional.linear, []
     for name in ("query", "key", "value"):
         part = linear(x.mT, getattr(own, name), getattr(own, f"{name}_bias", None))
@@ -344,7 +344,7 @@ def _attention(torch: Any, own: Any, x: Any, layer: Any) -> Any:
 
 
 def _slices(layer: Any) -> tuple[slice, ...]:
-    """What a Slice takes of the samples and of each axis."""
+    """Return the slices of a Slice layer, of the samples and of each axis."""
     return (slice(None), *(slice(*part) if part else slice(None) for part in layer.ranges))
 
 

@@ -255,7 +255,7 @@ class _WrongError(Exception):
 
 
 def _calls_of(candidate: Implementation) -> list[KernelCall]:
-    """What a candidate launches, as in the plans for its device."""
+    """Return the calls of a candidate, as in the plans for its device."""
     return for_model(candidate.calls(), candidate.operation.tuning.model)
 
 
@@ -294,7 +294,7 @@ class _Problem:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the device's own candidates are the plain ones."""
+        """True if the device's own candidates are the plain ones."""
         return not self.tuning.model.is_simt
 
     def candidate(self, task: Task, way: Variant) -> Implementation:
@@ -302,7 +302,7 @@ class _Problem:
         return next(item for item in self.candidates[task] if item.way == way)
 
     def references(self, task: Task, way: Variant) -> list[Implementation]:
-        """What to compare a candidate with, in this order: the cheapest of each other variant, then what else there is.
+        """Return the candidates to compare one with: first the cheapest of each other variant, then the rest.
 
         Tiles of its own variant come last: what is wrong with one may be so with all.
         """
@@ -317,7 +317,7 @@ class _Problem:
         return sorted(others, key=preference)[:_REFERENCES]
 
     def needed(self, task: Task, ways: Collection[Variant]) -> Iterator[KernelCall]:
-        """What is launched to measure candidates, and to compare one with the first of its references."""
+        """Return the calls that measure candidates and compare one with the first of its references."""
         for problem in (self, *self.odd[:1]):
             own = problem.of_direction(task.direction)
             for candidate in problem.candidates[own]:
@@ -394,7 +394,7 @@ class _Arena:
         self._lengths: dict[tuple[Task, Variant], int] = {}
 
     def seconds(self, task: Task, way: Variant) -> float:
-        """How long a candidate takes: on a CPU in wall time, on a GPU by its own clock."""
+        """Return the seconds of a candidate: wall time on a CPU, the device's clock on a GPU."""
         key, device, count = (task, way), self.device, self.problem.plan.batch_size
         if key not in self._bound:
             for call in self._calls[key]:
@@ -444,7 +444,7 @@ class _Arena:
             raise _WrongError(f"{task}, {count} samples: {differences[-1]}")
 
     def _results(self, calls: Sequence[KernelCall], count: int) -> dict[str, FloatArray]:
-        """What calls leave, apart from scratch, where there were zeros before, by the name of its place."""
+        """Run calls on zeroed memory and return what they leave, by the name of its place, without scratch."""
         executor = self._executors[0]
         storages: set[str] = set()
         readers: dict[str, Callable[[], FloatArray]] = {}
@@ -469,7 +469,7 @@ class _Arena:
 
 
 def _difference(wanted: Mapping[str, FloatArray], found: Mapping[str, FloatArray], tolerance: float) -> str:
-    """What is wrong with results; empty if nothing is."""
+    """Describe what is wrong with results; empty if nothing is."""
     if wanted.keys() != found.keys():
         return f"it must write {', '.join(wanted)}, and writes {', '.join(found) or 'nothing'}"
     for name, values in wanted.items():

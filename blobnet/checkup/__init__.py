@@ -1,1 +1,1 @@
-"""Whether devices compute rightly: what ``blobnet doctor`` runs, in processes that may die of it (docs/doctor.md)."""
+"""Checks that devices compute rightly: ``blobnet doctor`` runs them in child processes (docs/doctor.md)."""

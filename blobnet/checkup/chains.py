@@ -111,7 +111,7 @@ class ChainCheck:
 
     @property
     def title(self) -> str:
-        """What stands in a row of it."""
+        """The title of its row in a report."""
         return f"chains, {self.mode}"
 
     def __str__(self) -> str:
@@ -183,7 +183,7 @@ def _problem(check: ChainCheck) -> _Problem:
 
 
 def examine_chains(device: Device, check: ChainCheck) -> Finding:
-    """What a check shows on a device."""
+    """Run a check on a device and return its finding."""
     problem = _problem(check)
     run = _predicted if check.mode == PREDICTION else _trained
     own = partial(run, device, check, problem)
@@ -262,7 +262,7 @@ def _expected(check: ChainCheck, problem: _Problem) -> Iterator[tuple[str, Float
 
 
 def _planes(shape: Shape) -> tuple[int, ...]:
-    """What references take for values of a shape: always with units of planes, or of volumes."""
+    """Return the shape of values as references take them: always with units of planes, or of volumes."""
     return (_COUNT, *BlobLayout.padded(shape).shape.dimensions)
 
 

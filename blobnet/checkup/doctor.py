@@ -49,7 +49,7 @@ class Row:
         return "\n".join([row, *self._note()])
 
     def _note(self) -> list[str]:
-        """What is wrong, below the row."""
+        """Return the note below a row: what is wrong."""
         if not self.finding.is_failure:
             return []
         lines = [part for line in self.finding.note.splitlines() for part in textwrap.wrap(line, _WIDTH)]
@@ -81,7 +81,7 @@ class Patient:
 
     @property
     def failures(self) -> list[Row]:
-        """What is wrong."""
+        """The rows that failed."""
         return [row for row in self.rows if row.finding.is_failure]
 
     def as_json(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Patient:
 
 @dataclass
 class Report:
-    """What the doctor has found; as text what ``blobnet doctor`` prints.
+    """The findings of the doctor; as text what ``blobnet doctor`` prints.
 
     Attributes:
         patients: the devices.
@@ -114,12 +114,12 @@ class Report:
 
     @property
     def failures(self) -> list[Row]:
-        """What is wrong, on all devices."""
+        """The rows that failed, of all devices."""
         return [row for patient in self.patients for row in patient.failures]
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is."""
+        """True if no row failed."""
         return not self.failures
 
     def as_json(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Report:
         return "\n".join([*parts, self.summary()])
 
     def summary(self) -> str:
-        """What it comes to and, where something is wrong, what to do and what to paste into a bug report."""
+        """The conclusion and, if something is wrong, what to do and what to paste into a bug report."""
         rows = [row for patient in self.patients for row in patient.rows]
         where = f"{len(self.patients)} device{'s' * (len(self.patients) != 1)}"
         lines = []
@@ -161,7 +161,7 @@ class Report:
         return "\n".join([*lines, "", "for a bug report:", "", self.block()])
 
     def block(self) -> str:
-        """What to paste into a bug report."""
+        """The text to paste into a bug report."""
         surroundings = ", ".join(f"{name} {value}" for name, value in _surroundings().items())
         options = [" --thorough"] * self.is_thorough + [f" --seed {self.seed}"] * bool(self.seed)
         lines = ["```", surroundings, f"$ blobnet doctor{''.join(options)}"]
@@ -174,7 +174,7 @@ class Report:
 
 
 def heading(info: DeviceInfo) -> str:
-    """What stands above a device's rows."""
+    """The lines above a device's rows."""
     return f"{info}\n{_HEADER}"
 
 
@@ -258,7 +258,7 @@ def _checks_of_tuned(tunings: Tunings) -> list[Check]:
 
 
 def _surroundings() -> dict[str, str]:
-    """What else a driver's fault may depend on."""
+    """Return the facts of the machine that a driver's fault may depend on."""
     found = {"blobnet": blobnet.__version__, "Python": platform.python_version()}
     with contextlib.suppress(PackageNotFoundError):
         found["pyopencl"] = version("pyopencl")

@@ -120,7 +120,7 @@ class StepCheck:
 
     @property
     def title(self) -> str:
-        """What stands in a row of it."""
+        """The title of its row in a report."""
         return self.name
 
     def __str__(self) -> str:
@@ -182,7 +182,7 @@ def checks_of_steps(seed: int) -> list[StepCheck]:
 
 
 def examine_steps(device: Device, check: StepCheck) -> Finding:
-    """What a check shows on a device."""
+    """Run a check on a device and return its finding."""
     run = _predicted if check.predicts else _trained
     tolerance = _TOLERANCE_OF_HALVES if check.storage == "float16" else _TOLERANCE
     return compared(str(check), lambda debug: run(device, check, debug=debug), lambda: _expected(check), tolerance)
@@ -369,7 +369,7 @@ def _convolved(weights: Arrays, x: Float64Array) -> Float64Array:
 
 
 def _entered(check: StepCheck, batch: _Batch) -> Float64Array:
-    """What the layers get of a batch."""
+    """Return the batch as the layers get it: normalised, and augmented if the check says so."""
     mean, deviation = _MEAN.astype(np.float64), _DEVIATION.astype(np.float64)
     if check.augment:
         return augmentation.augmented(batch.x, batch.rows, mean, deviation)

@@ -300,7 +300,7 @@ def _call(step: Step, text: str, operands: Mapping[str, Operand], label: str) ->
         local_size=(kernel.threads, 1, 1),
         way=_way(step.whole),
         generated=source,
-        because="in the order of reading" if is_packing else "",
+        reason="in the order of reading" if is_packing else "",
     )
 
 

@@ -40,7 +40,7 @@ def move_labels(labels: npt.NDArray[np.int32], rows: FloatArray, shape: Shape, l
 
 
 def _positions(row: FloatArray, shape: Shape) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Where each cell reads from, y and x: (height, width), or what broadcasts to that."""
+    """Return where each cell reads from, as y and x of the shape (height, width) or one that broadcasts to it."""
     maps = row[:6].astype(np.float64).reshape(2, 3)
     y, x = np.arange(shape.height)[:, None], np.arange(shape.width)
     (by_y, by_x, constant), (x_by_y, x_by_x, x_constant) = maps

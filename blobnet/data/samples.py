@@ -58,7 +58,7 @@ def sources_for(graph: Graph, x: Any, subject: str) -> tuple[Source, ...]:
 
 
 def _hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str | None:
-    """What makes an array of a shape one of samples, if its axes are the wanted ones."""
+    """Return a hint how an array of a shape becomes samples, if its axes are the wanted ones."""
     units, *sizes = wanted
     if shape == wanted:
         return "the first axis are the samples; a single one is x[None]."
@@ -70,7 +70,7 @@ def _hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str | None:
 
 
 def comes_in_batches(graph: Graph, x: Any) -> bool:
-    """Whether samples come as an iterable of batches; a list for several inputs is one of their arrays."""
+    """Return True if samples come as an iterable of batches; a list for several inputs is one of arrays."""
     if are_samples(graph, x):
         return False
     return is_stream(x) and not isinstance(x, Mapping) and not (len(graph.entries) > 1 and isinstance(x, list | tuple))
@@ -108,7 +108,7 @@ def _is_pair(item: Any) -> bool:
 
 
 def _is_sample(item: Any, shape: tuple[int, ...]) -> bool:
-    """Whether an item is one sample of that shape, and no batch."""
+    """Return True if an item is one sample of that shape, and no batch."""
     x = item[0] if _is_pair(item) else item
     return is_pillow(x) or (hasattr(x, "shape") and tuple(x.shape) == shape)
 
@@ -124,7 +124,7 @@ def _first(x: Any) -> Any:
 
 
 def _as_samples(x: Any, shape: tuple[int, ...], subject: str) -> Any:
-    """What source_of takes, in place of a picture, of samples in a list, or of what gives them one by one."""
+    """Convert a picture, a list of samples, or an object that gives samples one by one to what source_of takes."""
     if is_pillow(x):
         return from_pillow(x, shape, subject)[None]
     if hasattr(x, "column_names") and not hasattr(x, "__array__"):
@@ -138,7 +138,7 @@ def _as_samples(x: Any, shape: tuple[int, ...], subject: str) -> Any:
 
 
 def _gives_batches(x: Any, shape: tuple[int, ...]) -> bool:
-    """Whether what gives items by whole numbers also gives batches for arrays of these, which takes less time."""
+    """Return True if an object with items by number also gives batches for arrays of numbers, which is faster."""
     try:
         return tuple(x[np.zeros(1, np.int64)].shape) == (1, *shape)
     except Exception:
@@ -146,7 +146,7 @@ def _gives_batches(x: Any, shape: tuple[int, ...]) -> bool:
 
 
 def are_samples(graph: Graph, x: Any) -> bool:
-    """Whether a list, or a single picture, holds samples for a model of one input, and no batches of them."""
+    """Return True if a list, or a single picture, holds samples for a model of one input, and no batches."""
     return len(graph.entries) == 1 and (is_pillow(x) or _is_sample(_first(x), graph.input.shape.dimensions))
 
 

@@ -10,7 +10,7 @@ from blobnet.memory.blob import FloatArray
 
 
 def all_finite(values: FloatArray) -> bool:
-    """Whether all numbers of a float32 array are finite: so is their sum then, in float64.
+    """Return True if all numbers of a float32 array are finite: their float64 sum is then finite too.
 
     NOTE: that needs no memory for an answer for each, which takes longer to get than all the rest.
     """

@@ -1,4 +1,4 @@
-"""What is checked: one way to compute one direction of a layer, or a whole layer; and which of them tell most."""
+"""The checks: one variant for one direction of a layer, or a whole layer; and a choice of those that tell most."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _COUNT, _ODD_SIDE = 2, 15
 
 
 class Examinable(Protocol):
-    """What a process of its own may examine, and a report shows."""
+    """The protocol of a check that a process of its own may run and a report shows."""
 
     @property
     def way(self) -> Variant:
-        """How it is computed, where there are several ways."""
+        """The variant that computes it, where there are several."""
 
     @property
     def fault(self) -> BrokenVariant | None:
-        """What a planner must do without where this fails; None where there is no other way."""
+        """The variant that a planner must avoid if this fails; None if there is no other."""
 
     @property
     def family(self) -> str:
@@ -59,7 +59,7 @@ class Examinable(Protocol):
 
     @property
     def title(self) -> str:
-        """What stands in a row of it."""
+        """The title of its row in a report."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain data, from which it can be made again."""
@@ -100,12 +100,12 @@ class Check:
 
     @property
     def fault(self) -> BrokenVariant | None:
-        """What a planner must do without where this fails; None where there is no other way."""
+        """The variant that a planner must avoid if this fails; None if there is no other."""
         return BrokenVariant(self.way, self.family, self.direction) if self.direction else None
 
     @property
     def title(self) -> str:
-        """What stands in a row of it."""
+        """The title of its row in a report."""
         words = [self.family if self.direction else self.layer.kind, self.direction]
         words += [self.precision] if self.precision != "fp32" else []
         words += [f"({self.purpose})"] if self.purpose else []

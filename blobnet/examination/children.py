@@ -73,7 +73,7 @@ class _Examiner(Overseer[Kind, tuple[Kind, Finding]]):
         return replace(again, verdict=finding.verdict, note=note, is_certain=False)
 
     def _ask(self, check: Kind) -> Finding:
-        """What a child finds; without one left where it dies, is too late, or may have lost its device."""
+        """Have a child run a check; end the child if it dies, is too late, or may have lost its device."""
         way = str(check.way)
         if self._child is None:
             with contextlib.suppress(OSError):

@@ -38,7 +38,7 @@ _TIMED = 5
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has shown.
+    """The result of a check.
 
     Attributes:
         verdict: one of those above.
@@ -60,12 +60,12 @@ class Finding:
 
     @property
     def is_failure(self) -> bool:
-        """Whether something is wrong."""
+        """True if something is wrong."""
         return self.verdict not in (OK, NOT_HERE)
 
     @property
     def condemns(self) -> bool:
-        """Whether the way must not be used: FAILED is what a device without room says, too."""
+        """True if the variant must not be used; FAILED may also mean that the device has no room."""
         return self.is_failure and self.verdict != FAILED and self.is_certain
 
     def as_json(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Finding:
 
 
 def examine(device: Device, check: Check) -> Finding:
-    """What a check shows on a device."""
+    """Run a check on a device and return its finding."""
     bench = _bench(device.at(check.precision), check)
     if bench is None:
         return Finding(NOT_HERE, way=str(check.way), note="there is no such way to compute this layer here")
@@ -105,7 +105,7 @@ def compared(
     expected: Callable[[], Iterable[tuple[str, Float64Array]]],
     tolerance: float,
 ) -> Finding:
-    """What a network shows: two runs, the first of them in debug mode, beside what they should give, by name."""
+    """Compare two runs of a network, the first of them in debug mode, with expected arrays by name."""
     try:
         first, second = run(True), run(False)
     except PromiseError as error:
@@ -231,13 +231,13 @@ def difference(actual: np.ndarray[Any, Any], wanted: Float64Array, largest: floa
 
 
 def too_far(error: float, tolerance: float) -> str:
-    """What is wrong with an array whose :func:`difference` is above the tolerance."""
+    """Describe an array whose :func:`difference` is above the tolerance."""
     amount = "not a number" if math.isinf(error) else f"off by {error:.2g} of its root mean square"
     return f"is {amount}, where {tolerance:.2g} is the most"
 
 
 class _Expected:
-    """What a bench's layer should compute, in float64."""
+    """The expected results of a bench's layer, in float64."""
 
     def __init__(self, reference: Reference, bench: Bench) -> None:
         self._bench, problem = bench, bench.problem

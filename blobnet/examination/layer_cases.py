@@ -1,4 +1,4 @@
-"""What is measured: a layer with the shape of its input, how much work it is, and suites of such cases.
+"""Cases to measure: a layer with the shape of its input, its work, and suites of such cases.
 
 A case is written ``<units>x<height>x<width>:<layer>``, or without the height for 1-D data, or ``<values>:dense<N>``:
 
@@ -73,7 +73,7 @@ _FORMS = "64x56x56:128k3s1p1, 1024x4:1024k5p2, 4096:dense1000, 64x56x56:maxpool3
 
 @dataclass(frozen=True)
 class Work:
-    """What a phase comes to: arithmetic operations, and bytes that it reads and writes if it touches each once."""
+    """The work of a phase: arithmetic operations, and bytes read and written if each is touched once."""
 
     flops: int
     bytes: int
@@ -94,7 +94,7 @@ class Case:
 
     @property
     def is_product(self) -> bool:
-        """Whether the layer is a matrix product: a convolution or a dense layer."""
+        """True if the layer is a matrix product: a convolution or a dense layer."""
         return self.layer.kind in (*CONVOLUTIONS, "Dense")
 
     @property

@@ -38,7 +38,7 @@ Pool = MaxPool1D | MaxPool2D | AveragePool1D | AveragePool2D
 
 @dataclass(frozen=True)
 class Reference:
-    """What a layer computes, on (N, C, H, W) arrays and parameters by name.
+    """The reference of a layer, on (N, C, H, W) arrays and parameters by name.
 
     Attributes:
         forward: (inputs, parameters) -> output.
@@ -205,7 +205,7 @@ def of_batch_norm(layer: BatchNorm) -> Reference:
 
 
 def of_statements(layer: ContractionLayer, shapes: Sequence[Shape]) -> Reference:
-    """What the statements of the contraction language mean that a layer is."""
+    """Return the reference of a layer that consists of statements of the contraction language."""
 
     def given(bound: Bound, inputs: Inputs, parameters: Parameters) -> dict[str, Float64Array]:
         arrays = {**dict(zip(bound.inputs, inputs, strict=True)), **parameters}

@@ -45,7 +45,7 @@ BLOB_LINKS = {
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How the blobs of a layer lie in memory.
+    """An arrangement of a layer's blobs in memory.
 
     Attributes:
         name: for messages.
@@ -86,17 +86,17 @@ class Arrangement:
 
     @property
     def reads_blob(self) -> bool:
-        """Whether the epilogue reads another blob."""
+        """True if the epilogue reads another blob."""
         return self.per is not None
 
     @property
     def per(self) -> int | None:
-        """What that has values for."""
+        """The kind of values of the other blob (PER_UNIT, say); None without one."""
         return next((BLOB_LINKS[link][1] for link in self.links if link in BLOB_LINKS), None)
 
     @property
     def reads_numbers(self) -> bool:
-        """Whether it reads numbers of units."""
+        """True if it reads numbers of units."""
         return bool({"norm", "prelu"} & set(self.links))
 
 
@@ -218,7 +218,7 @@ class EpilogueValues:
         self.norm = norm(arrays, self.EPSILON)
 
     def repeated(self, per: int | None) -> FloatArray:
-        """What a blob that has values for that holds."""
+        """Repeat the values of a blob along the axes that it lacks."""
         units = self.residual[:, :1] if per == PER_PLANE_CELL else self.residual
         return units[..., :1, :1][:, :, :1] if per == PER_UNIT else units
 
@@ -232,7 +232,7 @@ class EpilogueValues:
         return tuple(known.get(link) or function_step(link) for link in links)
 
     def finished(self, values: npt.NDArray[np.float64], links: Sequence[str]) -> npt.NDArray[np.float64]:
-        """What the chain makes of values (count, units[, depth], height, width), in float64."""
+        """Apply the chain to values (count, units[, depth], height, width), in float64."""
         for link in links:
             if link == "norm":
                 values = self.normalized(values)
@@ -302,7 +302,7 @@ class Bench:
             accumulate=tuple(arrangement.accumulate for _ in inputs),
             training=arrangement.training,
             epilogue=steps,
-            behind=steps if layer.recomputes_output and all(step.slope for step in steps) else (),
+            fused_activations=steps if layer.recomputes_output and all(step.slope for step in steps) else (),
             in_place_of=self._in_place_of(),
             batch_size=problem.count,
             tuning=tuning or device.tuning,
@@ -326,7 +326,7 @@ class Bench:
 
     @cached_property
     def executor(self) -> Executor:
-        """What runs the calls; made, with its memory, when it is first asked for."""
+        """The executor of the calls; it is made, with its memory, on first use."""
         memory = {name: guarded.buffer for name, guarded in self._guarded.items()}
         return Executor(self.device, self._plan(self.site.tuning), memory, debug=False)
 
@@ -385,7 +385,7 @@ class Bench:
         return blobs
 
     def _is_shared(self, key: tuple[str, int]) -> bool:
-        """Whether this blob takes over the planes of the blob that it is (Flatten)."""
+        """Return True if this blob takes over the planes of the blob that it is (Flatten)."""
         layer = self.problem.layer
         forward = placed(self.problem, self.arrangement.training) is Placement.SHARED
         backward = layer.delta_placement() is Placement.SHARED
@@ -448,7 +448,7 @@ class Bench:
     # -- arrays and buffers ------------------------------------------------------------------------------------------
 
     def _array(self, kind: str, name: str, elements: int, per_sample: int) -> Array:
-        """What LayerContext asks for parameters, gradients and memory."""
+        """Return parameters, gradients and memory as LayerContext asks for them."""
         if kind in ("parameter", "gradient"):
             offset, spec = self._slices[name]
             assert kind == "parameter" or spec.trainable, f"{name} has no gradient"
@@ -662,7 +662,7 @@ class Bench:
         return np.array(self._data(blob))
 
     def finished(self, output: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """What the arrangement's epilogue makes of a layer's own output, in float64."""
+        """Apply the arrangement's epilogue to a layer's own output, in float64."""
         return self.epilogue.finished(output, self.arrangement.links)
 
     def parameter(self, buffer: str, name: str) -> FloatArray:
@@ -691,7 +691,7 @@ def repeated_shape(output: Shape, per: int | None) -> Shape:
 
 
 def placed(problem: Problem, training: bool) -> Placement:
-    """Where the planner lets the output lie if nobody else is in the way: not over what the backward pass reads."""
+    """Return where the planner puts the output if no other layer interferes: not over what the backward pass reads."""
     layer = problem.layer
     placement = layer.placement(training)
     if placement is Placement.SEPARATE and problem.shapes and layer.in_place(problem.shapes):
@@ -725,5 +725,5 @@ def bits(values: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger[Any]]:
 
 
 def rounded(values: FloatArray, kind: StorageType) -> FloatArray:
-    """What is left of numbers in memory."""
+    """Round numbers as memory of a storage type does."""
     return values.astype(kind.name).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What findings come to: lists of what is denied and verified, in a device's tunings (blobnet/device/tuning.py)."""
+"""Findings become lists of denied and verified variants, in a device's tunings (blobnet/device/tuning.py)."""
 
 from __future__ import annotations
 

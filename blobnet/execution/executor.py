@@ -189,7 +189,7 @@ def plan_for(
 
 def _purpose(request: Request) -> str:
     """One of _PURPOSES names, which tells from most others what programs are for."""
-    return f"{zlib.crc32(request.told.encode()) % _PURPOSES:03}"
+    return f"{zlib.crc32(request.cache_key.encode()) % _PURPOSES:03}"
 
 
 def _plan_for(device: Device, request: Request, reserved: int, path: Path) -> Plan:

@@ -205,7 +205,7 @@ def check_writable(path: str | os.PathLike[str], bytes_needed: int) -> None:
 
 
 def _check_target(subject: str, target: Path) -> None:
-    """Whether ``target`` is a place for a file, as far as one can tell without writing."""
+    """Raise FileError unless ``target`` is a place for a file, as far as one can tell without writing."""
     folder = target.parent
     if target.is_dir():
         raise FileError(subject, "the path must name a file, but it is a folder", hint=f"{subject}/model.h5, perhaps?")
@@ -289,7 +289,7 @@ def _flush_folder(subject: str, folder: Path) -> None:
 
 
 def subject_of(path: object) -> str:
-    """How errors name a file.
+    """Return the name of a file in errors.
 
     Raises:
         OptionError: it is no path, or an empty one.
@@ -319,7 +319,7 @@ def opening(path: str | os.PathLike[str]) -> tuple[bytes, int]:
 
 
 def kind_of(path: str | os.PathLike[str], start: bytes) -> tuple[str, str | None]:
-    """What a file that begins so seems to be, and a hint at what reads it."""
+    """Return what a file that begins so seems to be, and a hint at what reads it."""
     kind = next((kind for magic, kind in _KINDS.items() if start.startswith(magic)), UNKNOWN)
     if start[4:10] == b'\0\0\0\0{"':  # Behind the length of a header, in 8 bytes.
         kind = SAFETENSORS
@@ -337,7 +337,7 @@ def pickle_hint(path: str | os.PathLike[str]) -> str:
 
 
 def _similar(path: Path) -> str | None:
-    """What else might have been meant."""
+    """Return a hint at files of similar names."""
     found: list[str] = []
     with contextlib.suppress(OSError):
         found = sorted(item.name for item in itertools.islice(path.parent.glob(f"*{path.suffix}"), 100))

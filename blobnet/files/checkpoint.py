@@ -43,7 +43,7 @@ _PLACE = ("batches", "samples", "learning_rate", "totals")
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """What training needs to go on as if it had never stopped.
+    """The state that a training needs to go on as if it had never stopped.
 
     ``seed``, ``epoch`` and ``step`` are the whole state of its random numbers.
 
@@ -74,7 +74,7 @@ class TrainingState:
 
 @dataclass(frozen=True, eq=False)
 class ModelFile:
-    """What a model file holds.
+    """The content of a model file.
 
     Attributes:
         description: the architecture, as :meth:`blobnet.network.graph.Graph.description` gives it.
@@ -261,7 +261,7 @@ def _graph(subject: str, description: Any) -> Graph:
 
 
 def _check_name(subject: str, name: str) -> None:
-    """Whether ``name`` is one step of a path in HDF5."""
+    """Raise FileError unless ``name`` is one step of a path in HDF5."""
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or not name.isprintable():
         raise FileError(subject, "a name must be printable text without '/', and not '.' or '..'", name=ascii(name))
 
@@ -275,7 +275,7 @@ def _check_names(subject: str, what: str, given: Mapping[str, Any], graph: Graph
 
 
 def _check_array(subject: str, name: str, values: Any, shape: tuple[int, ...]) -> None:
-    """Whether an array or a dataset is what the architecture says."""
+    """Raise FileError unless an array or a dataset is what the architecture says."""
     if tuple(values.shape) != shape:
         rule = f"{name} must have the shape that the architecture gives it"
         raise FileError(subject, rule, shape=tuple(values.shape), expected=shape)
@@ -284,7 +284,7 @@ def _check_array(subject: str, name: str, values: Any, shape: tuple[int, ...]) -
 
 
 def _check_losses(subject: str, name: str, value: Any, graph: Graph) -> None:
-    """Whether there is a loss, or for several outputs one for each."""
+    """Raise FileError unless there is a loss, or one for each of several outputs."""
     if len(graph.exits) == 1:
         _check_object(subject, name, value, _BUILT)
         return
@@ -313,17 +313,17 @@ def load(path: str | os.PathLike[str]) -> ModelFile:
 
 
 def says_model(path: str | os.PathLike[str]) -> bool:
-    """Whether a file says that it is a model of blobnet's, damaged or not; a data set may be HDF5 too."""
+    """Return True if a file says that it is a model of blobnet, damaged or not; a data set may be HDF5 too."""
     return _said_format(path) == MODEL_FORMAT
 
 
 def says_weights(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is HDF5, and does not say that it is a model of blobnet's: Keras 2 wrote its weights so."""
+    """Return True if a file is HDF5 and does not say that it is a model of blobnet: Keras 2 wrote weights so."""
     return _said_format(path) not in (MODEL_FORMAT, None)
 
 
 def _said_format(path: str | os.PathLike[str]) -> str | int | None:
-    """What a file says of its format: nothing, say; None where it is not HDF5 that can be read."""
+    """Return what a file says of its format, perhaps nothing; None if it is no readable HDF5."""
     try:
         with opened(Path(path)) as file:
             return attribute(file, "format") or ""
@@ -487,7 +487,7 @@ def _looks_like(file: h5py.File) -> str:
 
 
 def inspect(path: str | os.PathLike[str]) -> str:
-    """What a model file holds, as text in plain ASCII.
+    """Describe the content of a model file, in plain ASCII.
 
     Raises:
         FileError: as :func:`load`.

@@ -106,7 +106,7 @@ with contextlib.suppress(ImportError, OSError, ValueError):
 
 
 def read_apart(path: str | os.PathLike[str], program: str, *arguments: str) -> Any:
-    """What a program prints, as JSON, of an HDF5 file that it opens, in a process of its own.
+    """Return what a program prints, as JSON, about an HDF5 file that it opens in a process of its own.
 
     So are texts of variable length read: a wrong byte in the heap that holds them can make HDF5 2.0 loop forever.
 

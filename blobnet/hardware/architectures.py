@@ -1,4 +1,4 @@
-"""What is published of processors' architectures, as one table: what OpenCL cannot be asked (docs/devices.md).
+"""The table of published facts about processors' architectures, which OpenCL does not tell (docs/devices.md).
 
 Nothing here chooses anything: blobnet/hardware/device_model.py reads it.
 """

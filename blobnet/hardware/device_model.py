@@ -1,4 +1,4 @@
-"""What is known of a device, as facts (docs/devices.md): choices follow from them, and are made elsewhere.
+"""The known facts of a device (docs/devices.md); choices that follow from them are made elsewhere.
 
 Facts come from what OpenCL answers, from the table of architectures (blobnet/hardware/architectures.py) and from
 measurement; in this order the later wins. Where none of them knows, a careful value is assumed, and said to be.
@@ -46,7 +46,7 @@ _VENDORS = (
 
 @dataclass(frozen=True)
 class Answers:
-    """What OpenCL, and for CPUs the system, says of a device; None or empty where it says nothing.
+    """The answers of OpenCL, and for CPUs of the system, about a device; None or empty where there are none.
 
     Attributes:
         name, vendor, platform: names.
@@ -149,12 +149,12 @@ class DeviceModel:
 
     @property
     def prefers_32bit_addresses(self) -> bool:
-        """Whether its compiler takes up to a quarter of an inner loop for addresses of 64 bits (docs/drivers.md)."""
+        """True if its compiler spends up to a quarter of an inner loop on 64-bit addresses (docs/drivers.md)."""
         return self.compiler in _DEAR_ADDRESSES
 
     @property
     def relatives(self) -> tuple[str, ...]:
-        """What this device is, from the narrowest to the widest: itself, its architecture, its vendor.
+        """The names of this device, from the narrowest to the widest: itself, its architecture, its vendor.
 
         Tunings that are not there for a device may be for its relatives (docs/tuning.md). The same architecture and
         vendor under another compiler is no relative: what is fast differs more between compilers than between
@@ -176,7 +176,7 @@ _FACTS = [item.name for item in fields(DeviceModel) if item.name not in ("origin
 
 
 def model_of(answers: Answers) -> DeviceModel:
-    """What is known of a device that gave these answers."""
+    """Return the model of a device that gave these answers."""
     name = f"{answers.name} {answers.board}".lower()
     makers = (_first(_VENDORS, text) for text in (name, answers.vendor.lower()))
     vendor = next((maker for maker in makers if maker), None)

@@ -1,4 +1,4 @@
-"""What is inside a model: how weights are spread, layer by layer, and for a batch values and gradients too."""
+"""Statistics of a model, layer by layer: of its weights, and for a batch of values and gradients too."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MAX_NAMED = 20
 
 @dataclass(frozen=True)
 class Spread:
-    """How values are spread; of those that are finite.
+    """Statistics of those values that are finite.
 
     Attributes:
         least: the smallest.
@@ -202,7 +202,7 @@ def layer_spreads(
     seed: int = 0,
     device: Device | str | None = None,
 ) -> ModelSpreads:
-    """What is inside a model; with samples, also what a training step on one batch of them makes of them.
+    """Return the statistics of a model's weights; with samples, also of values and gradients of a step on them.
 
     The batch is the first one of a training: the layers run as in training, with its statistics and with dropout.
 
@@ -283,7 +283,7 @@ def _members(graph: Graph) -> list[list[Vertex]]:
 
 
 def _changes_single_values(graph: Graph, vertex: Vertex) -> bool:
-    """Whether a vertex is a norm or the like: as many values as before, and at most some numbers for each unit."""
+    """Return True if a vertex is a norm or the like: as many values as before, and few numbers for each unit."""
     (before,) = graph.input_shapes(vertex)
     is_slight = all(len(spec.shape) <= 1 for spec in graph.parameters(vertex))
     return vertex.layer.elementwise or (is_slight and bool(graph.parameters(vertex)) and vertex.shape == before)

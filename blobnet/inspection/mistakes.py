@@ -149,7 +149,7 @@ def worst_mistakes(
 def _worst(
     loss: Loss, labels: npt.NDArray[Any], outputs: FloatArray, count: int, class_names: Sequence[str]
 ) -> tuple[int, list[Mistake]]:
-    """How many samples of a batch are wrong, and the worst of them."""
+    """Return the number of wrong samples of a batch, and the worst of them."""
     scores = loss.scores(outputs)
     values = outputs.astype(np.float64) if scores is None else scores
     judge = _of_targets if not loss.takes_classes else _of_positions if values.ndim > 2 else _of_classes

@@ -122,7 +122,7 @@ def sample_sheet(
 
 
 def are_masks(labels: npt.NDArray[Any], values: FloatArray) -> bool:
-    """Whether labels are a class for each position of pictures, (M, units, height, width)."""
+    """Return True if labels are a class for each position of pictures, (M, units, height, width)."""
     return labels.dtype.kind in "iu" and values.ndim == 4 and labels.shape == (len(values), *values.shape[2:])
 
 

@@ -301,7 +301,7 @@ class _Reader(Reader):
         raise self.fail(rule, hint=hint, **received)
 
     def _of_inputs(self, there: Mapping[str, Mapping[str, h5py.Group]], graph: Graph) -> dict[str, FloatArray]:
-        """What Normalization layers do, as what input layers do; inputs without one keep what they have."""
+        """Convert Normalization layers to statistics of input layers; inputs without one keep theirs."""
         weights = {}
         named = [(_BETWEEN.split(path), group) for path, groups in there.items() for group in [groups.get("")]]
         numbered = {
@@ -371,7 +371,7 @@ class _Reader(Reader):
         return {variable.parameter: variable.from_keras(self._numbers(dataset)) for _, variable, dataset in pairs}
 
     def _inner(self, group: h5py.Group, path: str) -> h5py.Dataset:
-        """What lies at a path of several groups."""
+        """Return the member at a path of several groups."""
         *groups, last = filter(None, path.split("/"))
         for name in groups:
             group = self.child(group, name, h5py.Group)

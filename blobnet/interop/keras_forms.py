@@ -1,4 +1,4 @@
-"""What Keras calls the weights of layers, and how it orders their axes and their layers.
+"""Keras's names for the weights of layers, and the order of its axes and layers.
 
 Keras's arrays have the units behind all other axes: filters are (height, width, units, filters), dense layers (inputs,
 outputs), and a flattened plane comes position by position, not unit by unit. A model's layers are in the order of
@@ -223,7 +223,7 @@ def keras_layers(graph: Graph, *, separable: bool = False) -> list[KerasLayer]:
 
 
 def _form(graph: Graph, vertex: Vertex, orders: Sequence[Order | None]) -> tuple[str, tuple[Variable, ...]]:
-    """What the class of a layer with weights is called, and its variables."""
+    """Return the name of the Keras class of a layer with weights, and its variables."""
     layer, shape = vertex.layer, graph.input_shapes(vertex)[0]
     specs = {spec.name: spec.shape for spec in graph.parameters(vertex)}
     place = _Place(layer, vertex, shape, specs, orders[vertex.inputs[0]], orders[vertex.index])

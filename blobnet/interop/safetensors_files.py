@@ -115,7 +115,7 @@ def _read(subject: str, path: Path, file: Any, graph: Graph) -> dict[str, FloatA
 
 
 def _prefix(there: Sequence[str], wanted: Collection[str]) -> str:
-    """What all names of a file have before those of the network: "module.", say, of a module within another one."""
+    """Return the prefix of all names of a file, such as "module." for a module within another one."""
     first, names = next(iter(there), ""), set(there)
     prefixes = (first[: place + 1] for place, letter in enumerate(first) if letter == ".")
     return next((prefix for prefix in prefixes if {prefix + name for name in wanted} == names), "")
@@ -149,7 +149,7 @@ def mismatch(
 
 
 def _input_weights(subject: str, metadata: Mapping[str, str], graph: Graph) -> dict[str, FloatArray]:
-    """What the metadata say of input layers; others keep what they have."""
+    """Return the weights of input layers that the metadata hold; others keep theirs."""
     found = {}
     for vertex in graph.inputs.values():
         for spec in graph.parameters(vertex):

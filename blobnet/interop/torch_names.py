@@ -1,4 +1,4 @@
-"""What PyTorch calls the parameters of a network: those of torchvision's for blobnet's models, else our own.
+"""PyTorch's names for the parameters of a network: torchvision's for blobnet's models, else our own.
 
 A network of blobnet.models is one of a family in FAMILIES, whose rules say which of torchvision's modules a layer is.
 Other networks keep the names of their layers: ``conv1/weight`` is ``conv1.weight``, as in a module with an attribute of
@@ -58,7 +58,7 @@ class Entry:
 
 
 class Rule(NamedTuple):
-    """Which of PyTorch's modules the layers of some names are.
+    """A rule that maps layers of some names to PyTorch's modules.
 
     Attributes:
         pattern: of the whole names of layers.
@@ -293,7 +293,7 @@ def entries(graph: Graph) -> list[Entry]:
 
 
 def _named(graph: Graph, owners: Mapping[str, Vertex], rules: Collection[Rule]) -> dict[str, tuple[str, Rule]] | None:
-    """What each layer is called, and by which rule; None if a layer has no rule, or a rule no layer."""
+    """Return the name of each layer and its rule; None if a layer has no rule, or a rule no layer."""
     found: dict[str, tuple[re.Match[str], Rule]] = {}
     unused = dict.fromkeys(rule.pattern for rule in rules)
     for layer in owners:

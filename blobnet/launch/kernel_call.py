@@ -123,7 +123,7 @@ class KernelCall:
     ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
     that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
     graph, and ``direction``. Where there are several ways to compute (blobnet/implementations), ``way`` is the one
-    that the call is part of, and ``task`` what that does. ``because`` says of what only moves values why they move.
+    that the call is part of, and ``task`` what that does. ``reason`` says why a call that only moves values moves them.
     """
 
     kernel: str
@@ -144,7 +144,7 @@ class KernelCall:
     vertex: int | None = None
     direction: str = ""
     generated: kernel_source.KernelSource | None = None
-    because: str = ""
+    reason: str = ""
 
     @property
     def source(self) -> kernel_source.KernelSource:
@@ -422,7 +422,7 @@ def rounded_up(size: int, step: int) -> int:
 
 
 def copy_call(
-    label: str, source: Blob, target: Blob, tuning: Tuning, *, accumulate: bool = False, because: str = ""
+    label: str, source: Blob, target: Blob, tuning: Tuning, *, accumulate: bool = False, reason: str = ""
 ) -> list[KernelCall]:
     """The call that copies a blob into another, or adds it; none where both are the same memory already."""
     if source == target and not accumulate:
@@ -437,7 +437,7 @@ def copy_call(
             blobs={"INPUT": source, "OUTPUT": target},
             macros={"ACCUMULATE": int(accumulate)},
             local_size=None if width == 1 else (width, 1, 1),
-            because=because,
+            reason=reason,
         )
     ]
 

@@ -81,11 +81,11 @@ class LayerContext:
         training: whether the layer runs as in training (batch statistics, dropout): not in an inference plan, and not
             where all its trainable parameters are frozen.
         frozen: the trainable parameters that are not trained, where others of the layer are.
-        epilogue: what to do to each value for the layers behind; only what the layer ``fuses``.
-        behind: those of the layers behind whose slopes the backward calls take on (``recomputes_output``):
+        epilogue: what to do to each value for the layers after it; only what the layer ``fuses``.
+        fused_activations: those of the layers after it whose slopes the backward calls take on (``recomputes_output``):
             ``output_delta`` is then that of the last of these layers.
         in_place_of: the input whose memory is also the output's, or None.
-        apart, delta_copy_reasons: why an input, or its delta, does not share memory with the output, or with the
+        copy_reasons, delta_copy_reasons: why an input, or its delta, does not share memory with the output, or with the
             output's delta, of a layer that may have it so; by position.
         tuning: values for the kernels' tunables.
         batch_size: the plan's samples; a batch may have fewer.
@@ -106,9 +106,9 @@ class LayerContext:
     training: bool = False
     frozen: frozenset[str] = frozenset()
     epilogue: tuple[EpilogueOp, ...] = ()
-    behind: tuple[EpilogueOp, ...] = ()
+    fused_activations: tuple[EpilogueOp, ...] = ()
     in_place_of: int | None = None
-    apart: Mapping[int, str] = field(default_factory=dict)
+    copy_reasons: Mapping[int, str] = field(default_factory=dict)
     delta_copy_reasons: Mapping[int, str] = field(default_factory=dict)
     tuning: Tuning = field(default_factory=Tuning)
     batch_size: int = 1
@@ -150,16 +150,16 @@ class LayerContext:
 
     def copied_input(self, position: int, target: Blob) -> list[KernelCall]:
         """Brings an input to its place in the output: no call where it lies there."""
-        because = self.apart.get(position, "")
-        return copy_call(f"{self.name} forward", self.inputs[position], target, self.tuning, because=because)
+        reason = self.copy_reasons.get(position, "")
+        return copy_call(f"{self.name} forward", self.inputs[position], target, self.tuning, reason=reason)
 
     def copied_delta(self, position: int, source: Blob) -> list[KernelCall]:
         """Brings an input's delta from its place in the output's: no call where it lies there, or is not wanted."""
         target = self.input_deltas[position]
         if target is None:
             return []
-        label, because = f"{self.name} backward data", self.delta_copy_reasons.get(position, "")
-        return copy_call(label, source, target, self.tuning, accumulate=self.accumulate[position], because=because)
+        label, reason = f"{self.name} backward data", self.delta_copy_reasons.get(position, "")
+        return copy_call(label, source, target, self.tuning, accumulate=self.accumulate[position], reason=reason)
 
     @property
     def delta(self) -> Blob:
@@ -330,7 +330,7 @@ class Layer(metaclass=Explained):
 
     @property
     def recomputes_output(self) -> bool:
-        """Whether the backward calls can multiply the output's delta by the slope of ``site.behind`` as they read it.
+        """Whether the backward calls can multiply the output's delta by the slope of ``site.fused_activations``.
 
         They make the output again from what they keep anyway, and the slope of it, so that layers which are steps of
         known slope need no backward calls and no blob of their own. Not asked of a layer whose parameters are all

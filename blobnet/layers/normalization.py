@@ -173,7 +173,7 @@ class BatchNorm(Layer):
         if site.input_deltas[0] and _by_units(site):
             blobs = {"INPUT": source, "OUTPUT_DELTA": site.delta, "INPUT_DELTA": site.input_deltas[0]}
             arrays = {"STATISTICS": _statistics(site), **_affine(site), **_gradients(site)}
-            macros = {**_in_place(site), **slope_macro(site.behind)}
+            macros = {**_in_place(site), **slope_macro(site.fused_activations)}
             return [_unit_call("normalization/backward_unit", f"{site.name} backward", site, blobs, arrays, macros)]
         units = source.layout.unit_count
         partials = {"PARTIALS": site.memory("delta_partials", per_sample=2 * source.layout.plane_count)}
@@ -202,7 +202,7 @@ class BatchNorm(Layer):
                 plane_size,
                 blobs={"INPUT": source, "OUTPUT_DELTA": site.delta},
                 arrays={"STATISTICS": _statistics(site), **_affine(site), **partials},
-                macros=slope_macro(site.behind),
+                macros=slope_macro(site.fused_activations),
                 tunables=lanes,
                 local_size=plane_local,
             ),
@@ -238,7 +238,7 @@ class BatchNorm(Layer):
                 {"INPUT": site.inputs[0], "OUTPUT_DELTA": site.delta, "INPUT_DELTA": target},
                 site.tuning,
                 arrays={"STATISTICS": _statistics(site), **_affine(site), **_whole_gradients(site)},
-                macros={**in_place, **slope_macro(site.behind)},
+                macros={**in_place, **slope_macro(site.fused_activations)},
             )
         ]
 

@@ -1,4 +1,4 @@
-"""What all losses share: how positions, samples and weights are walked, and the mean of a batch."""
+"""The base of all losses: the walk through positions, samples and weights, and the mean of a batch."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Loss(metaclass=Explained):
         class_weights: FloatArray | None = None,
         partner_shares: FloatArray | None = None,
     ) -> float:
-        """What the loss of a batch is divided by: the weight of its samples together.
+        """The divisor of the loss of a batch: the weight of its samples together.
 
         Args:
             labels: as :meth:`device_labels` gives them.
@@ -115,7 +115,7 @@ class Loss(metaclass=Explained):
         }
 
     def start_values(self, output: Shape, batch_size: int) -> dict[str, FloatArray]:
-        """What buffers hold unless something else is written there: weights of 1, and no partner's share."""
+        """The first content of its buffers: weights of 1, and no share of a partner."""
         shares = {"partner_shares": np.zeros(batch_size, np.float32)} if self.takes_pairs else {}
         return {"sample_weights": np.ones(batch_size, np.float32), **shares}
 
@@ -186,7 +186,7 @@ class Loss(metaclass=Explained):
 
 @dataclass(frozen=True)
 class _Walk:
-    """How work-groups walk through the rows of a sample: kernels/loss/rows.h."""
+    """The walk of work-groups through the rows of a sample: kernels/loss/rows.h."""
 
     rows: int
     parts: int
@@ -202,7 +202,7 @@ class _Walk:
 
     @property
     def macros(self) -> dict[str, Macro]:
-        """What the kernel is told."""
+        """The macros of the kernel."""
         return {"ROWS": self.rows, "PARTS": self.parts, "ROW_ITEMS": self.row_items}
 
 

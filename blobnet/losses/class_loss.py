@@ -1,4 +1,4 @@
-"""What losses of classes share: logits for each class, a number or a distribution for each position."""
+"""The base of losses of classes: logits for each class, a number or a distribution for each position."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blobnet.memory.blob import FloatArray, Shape
 
 @dataclass(frozen=True)
 class _ClassLoss(Loss):
-    """What the losses of a class for each position share."""
+    """The base of losses of a class for each position."""
 
     #: The label that takes no part; None if all do.
     ignore: int | None = field(default=None, kw_only=True)

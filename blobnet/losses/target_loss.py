@@ -1,4 +1,4 @@
-"""What losses of targets share: a number for each output."""
+"""The base of losses of targets: a number for each output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blobnet.memory.blob import Shape
 
 @dataclass(frozen=True)
 class _TargetLoss(Loss):
-    """What the losses of targets of the output's shape share: they are means over a sample's outputs."""
+    """The base of losses of targets of the output's shape: means over a sample's outputs."""
 
     def check(self, output: Shape) -> None:
         """Any shape will do."""

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class StorageType:
-    """What numbers are in memory; kernels compute with ``real_t``, and sum up in ``accumulator_t`` (kernels/blob.h).
+    """The type of numbers in memory; kernels compute in ``real_t`` and sum up in ``accumulator_t`` (kernels/blob.h).
 
     Attributes:
         name: NumPy's.
@@ -243,7 +243,7 @@ class Halo:
 
 @dataclass(frozen=True)
 class Padding:
-    """What padding there is besides the zeros that somebody reads.
+    """Padding besides the zeros that some reader needs.
 
     Attributes:
         own_zeros: whether each row has zeros of its own on both sides, so that a plane is its memory height times its
@@ -278,7 +278,7 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True)
 class BlobLayout:
-    """Where the values of a blob lie in its buffer, in elements.
+    """The layout of a blob in its buffer, in elements.
 
     A plane is ``height.memory`` rows at the pitch ``width.memory``. As a rule rows share their zeros: those left of row
     y+1 are also those right of row y, and behind the last row follow ``width.before`` more. Where each row has its own
@@ -343,12 +343,12 @@ class BlobLayout:
 
     @cached_property
     def shape(self) -> Shape:
-        """What it holds: units of planes, or of rows of planes."""
+        """Its shape: units of planes, or of rows of planes."""
         depth = (self.depth.size,) if self.depth.size > 1 else ()
         return Shape(self.unit_count, *depth, self.height.size, self.width.size)
 
     def holds(self, halo: Halo) -> bool:
-        """Whether this layout has at least ``halo`` zeros on every side."""
+        """Return True if this layout has at least ``halo`` zeros on every side."""
         pairs = zip(halo.axes, self.zeros.axes, strict=True)
         return all(before <= zeros[0] and after <= zeros[1] for (before, after), zeros in pairs)
 
@@ -465,13 +465,13 @@ class BlobLayout:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether a unit is one plane, whose rows share their zeros: what kernels are made for first of all."""
+        """True if a unit is one plane whose rows share their zeros: the layout that most kernels are made for."""
         rows = self.unit_memory_height * self.unit_memory_width
         return self.depth == (0, 1, 0) and self.plane_extent == rows + self.unit_memory_width_offset
 
     @property
     def plane(self) -> tuple[object, ...]:
-        """What two layouts must share so that the halo of one is also zero in the other."""
+        """The numbers that two layouts must share for the halo of one to be zero in the other too."""
         return (
             self.depth,
             self.unit_height,
@@ -484,7 +484,7 @@ class BlobLayout:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the data of one sample is one run of memory."""
+        """True if the data of one sample is one run of memory."""
         return self.unit_memory_elements == self.unit_elements
 
     def as_row(self) -> BlobLayout:
@@ -546,7 +546,7 @@ class BlobLayout:
         return np.array(values, np.int64).astype(np.int32)
 
     def _size(self, name: str) -> int:
-        """What a macro's name stands for."""
+        """Return the value of a macro by its name."""
         value: int = getattr(self, name.lower())
         return value
 

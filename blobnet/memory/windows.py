@@ -33,7 +33,7 @@ class WindowAxis:
         return self.dilation * (self.kernel - 1) + 1
 
     def fits(self, size: int) -> bool:
-        """Whether at least one window lies within the padded input."""
+        """Return True if at least one window lies within the padded input."""
         return size + sum(self.padding) >= self.span
 
     def output_size(self, size: int) -> int:
@@ -41,7 +41,7 @@ class WindowAxis:
         return (size + sum(self.padding) - self.span) // self.stride + 1
 
     def meets(self, windows: int, size: int) -> bool:
-        """Whether a tap of one of so many windows lies on one of ``size`` cells, and not all of them on padding."""
+        """Return True if a tap of one of so many windows lies on one of ``size`` cells, not all of them on padding."""
         taps = [self.dilation * tap - self.padding[0] for tap in range(self.kernel)]
         return any(0 <= self.stride * window + tap < size for tap in taps for window in range(windows))
 

@@ -1,4 +1,4 @@
-"""How good answers are: metrics for ``Model.evaluate`` and ``Model.fit``, and the report of ``Model.report``.
+"""Metrics for ``Model.evaluate`` and ``Model.fit``, and the report of ``Model.report``.
 
 A metric is any function of (labels, scores) that returns a number; its name is the function's. With a loss of classes
 it gets a class number for each sample, or each position that is not ignored, (M,), and the probabilities of all

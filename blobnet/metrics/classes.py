@@ -12,7 +12,7 @@ from blobnet.metrics.types import Labels, Scores
 
 
 def confusion_matrix(labels: Labels, predicted: Labels, classes: int) -> npt.NDArray[np.int64]:
-    """How many of each class (row) were taken for each class (column): (classes, classes)."""
+    """Return the counts (classes, classes) of samples of each class (row) that were taken for each class (column)."""
     pairs = np.asarray(labels, np.int64).reshape(-1) * classes + np.asarray(predicted, np.int64).reshape(-1)
     return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 

@@ -20,7 +20,7 @@ from blobnet.metrics.types import Labels, Scores
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a classifier gets right, class by class; as text a table.
+    """The scores of a classifier, class by class; as text a table.
 
     Attributes:
         matrix: how many of each class (row) were taken for each class (column).
@@ -64,7 +64,7 @@ class Report:
 
     @cached_property
     def samples(self) -> npt.NDArray[np.int64]:
-        """How many there are of each class."""
+        """The number of samples of each class."""
         counts: npt.NDArray[np.int64] = self.matrix.sum(axis=1)
         return counts
 

@@ -1,4 +1,4 @@
-"""What metrics take and return."""
+"""The types that metrics take and return."""
 
 from __future__ import annotations
 

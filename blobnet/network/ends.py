@@ -88,7 +88,7 @@ class Head(_End):
 
     @property
     def totals(self) -> slice:
-        """Where its sums lie in ``totals``, which all outputs have together."""
+        """The slice of its sums in ``totals``, which all outputs share."""
         return slice(self.number * TOTALS, (self.number + 1) * TOTALS)
 
     def memory(self) -> dict[str, tuple[int, int]]:
@@ -97,7 +97,7 @@ class Head(_End):
         return {self.buffer(kind): size for kind, size in sizes.items() if kind != "totals"}
 
     def start_values(self, batch_size: int) -> dict[str, FloatArray]:
-        """What its buffers hold unless something else is written there."""
+        """The first content of its buffers."""
         values = self.loss.start_values(self.shape, batch_size)
         return {self.buffer(kind): array for kind, array in values.items()}
 
@@ -189,7 +189,7 @@ def in_order(
     *,
     listed: bool = False,
 ) -> tuple[Any, ...]:
-    """What was given for each of a network's ends, in their order.
+    """Return what was given for each of a network's ends, as a list in their order.
 
     Args:
         names: of the ends.
@@ -225,10 +225,10 @@ def in_order(
 
 
 def part_subject(subject: str, name: str, names: Sequence[str]) -> str:
-    """What errors call what was given for one of several ends: ``x['image']``."""
+    """Return the name in errors of what was given for one of several ends: ``x['image']``."""
     return subject if len(names) == 1 else f"{subject}[{name!r}]"
 
 
 def by_name(names: Sequence[str], values: Sequence[T]) -> T | dict[str, T]:
-    """What there is for each end, as users get it: for the only one the thing itself, for several by name."""
+    """Return values as users get them: the value itself for a single end, else a dict by name."""
     return values[0] if len(names) == 1 else dict(zip(names, values, strict=True))

@@ -100,7 +100,7 @@ class Graph:
         return tuple(tuple(items) for items in readers)
 
     def is_output(self, index: int) -> bool:
-        """Whether a vertex, by its number, is one of the network's outputs."""
+        """Return True if a vertex, by its number, is an output of the network."""
         return any(index == output for _, output in self.exits)
 
     def places(self, vertex: Vertex) -> int:

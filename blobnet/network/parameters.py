@@ -24,7 +24,7 @@ READ_OVERRUN = 4096
 
 @dataclass(frozen=True)
 class ParameterSlice:
-    """Where a parameter lies within the buffer of all parameters (and its gradient within that of all gradients)."""
+    """The place of a parameter in the buffer of all parameters, and of its gradient in that of all gradients."""
 
     offset: int
     shape: tuple[int, ...]
@@ -77,7 +77,7 @@ class ParameterTable:
         return sum(group.elements for group in self.groups)
 
     def trains(self, name: str) -> bool:
-        """Whether a parameter is trained, and so has a gradient."""
+        """Return True if a parameter is trained, and so has a gradient."""
         return self.slices[name].offset < self.trainable_elements
 
     def pack(self, weights: Mapping[str, FloatArray]) -> FloatArray:

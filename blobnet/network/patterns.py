@@ -30,7 +30,7 @@ def frozen_parameters(graph: Graph, patterns: str | Iterable[str]) -> frozenset[
 
 
 def recorded_frozen(graph: Graph, names: Any) -> frozenset[str]:
-    """What an interrupted training says that it froze.
+    """Return the layers that an interrupted training froze, as its file says.
 
     Raises:
         OptionError: these are not some of the parameters that the model could train.

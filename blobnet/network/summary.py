@@ -1,4 +1,4 @@
-"""What a model is made of, layer by layer: shapes, parameters, and what is frozen."""
+"""The summary of a model, layer by layer: shapes, parameters, and what is frozen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LayerSummary:
 
     @property
     def frozen_text(self) -> str:
-        """How much of it is frozen, for people."""
+        """The frozen part of it, as text for people."""
         return "" if not self.frozen else "all" if self.frozen == self.trainable else f"{self.frozen:,}"
 
 

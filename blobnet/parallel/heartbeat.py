@@ -1,4 +1,4 @@
-"""Whether all ranks are still there: each says so every second, over TCP, and the first one judges.
+"""The heartbeat of ranks: each says over TCP every second that it is there, and the first one judges.
 
 A rank that waits for others in MPI hears nothing else: not that one of them was killed, hangs in a driver or has met an
 error. So a thread of each rank talks to one of the first rank, which ends the job in a line that names who is at fault.
@@ -42,7 +42,7 @@ State = Literal["works", "begins", "steps", "waits", "failed", "ended"]
 
 @dataclass
 class _Peer:
-    """What is known of another rank.
+    """The state of another rank, as far as known.
 
     Attributes:
         name: as errors call it.
@@ -66,7 +66,7 @@ class _Peer:
 
     @property
     def has_left(self) -> bool:
-        """Whether it may be gone: it has said that it ends."""
+        """True if it may be gone: it has said that it ends."""
         return self.failed == _FOR_GOOD
 
 
@@ -165,7 +165,7 @@ class Heartbeat:
 
     @property
     def waits(self) -> bool:
-        """Whether the main thread waits for others."""
+        """True if the main thread waits for others."""
         return self._state == "waits"
 
     def begin(self) -> None:
@@ -209,7 +209,7 @@ class Heartbeat:
 
     @property
     def _may_leave(self) -> bool:
-        """Whether nobody is left to wait for this rank: all others, as the first one knows, or else the first one."""
+        """True if no other rank waits for this one; all but the first rank ask the first one."""
         if self._rank:
             return self._state == "ended" or not self._links
         return all(peer.has_left for peer in self._peers.values())
@@ -232,7 +232,7 @@ class Heartbeat:
 
     @property
     def _stays(self) -> bool:
-        """Whether the thread that asks is one that waits for others, and is to go on doing so."""
+        """True if the thread that asks waits for others, and is to go on doing so."""
         return self._is_stopped and self._state == "waits" and threading.current_thread() is not self._thread
 
     @property

@@ -135,7 +135,7 @@ class Libraries:
 
 
 def _places() -> Iterator[str]:
-    """Where NCCL may lie: in PyPI's package, then where the system looks for libraries."""
+    """Yield the places where NCCL may lie: PyPI's package, then where the system looks for libraries."""
     with suppress(ImportError, ValueError):
         spec = importlib.util.find_spec("nvidia.nccl")
         for folder in (spec and spec.submodule_search_locations) or ():
@@ -169,7 +169,7 @@ def find() -> Libraries:
 
 
 def missing() -> str:
-    """What keeps it from being used here, in the loader's words; empty if nothing does."""
+    """Return the loader's words on why NCCL cannot be used here; empty if it can."""
     try:
         find()
     except (OSError, AttributeError) as error:
@@ -178,12 +178,12 @@ def missing() -> str:
 
 
 def is_wanted() -> bool:
-    """Whether $BLOBNET_NCCL does not forbid it."""
+    """Return True unless $BLOBNET_NCCL forbids it."""
     return os.environ.get("BLOBNET_NCCL", "1") != "0"
 
 
 def identifier() -> bytes:
-    """What ranks find each other by: one of them makes it, and all give it to their Communicator."""
+    """Return the identifier by which ranks find each other: one of them makes it, all give it to their Communicator."""
     found = _Id()
     find().call("ncclGetUniqueId", ctypes.byref(found))
     return bytes(found)
@@ -310,7 +310,7 @@ class Communicator:
 
     @contextmanager
     def _waited_for(self) -> Iterator[None]:
-        """What is called within is begun together, and done behind.
+        """Begin all calls within together; they are done after it.
 
         NOTE: a rank that is lost may leave NCCL waiting for ever: then another thread ends this process (heartbeat).
         """

@@ -1,4 +1,4 @@
-"""What elements of a device's buffers go through from rank to rank (docs/many_devices.md)."""
+"""The transports that carry elements of a device's buffers from rank to rank (docs/many_devices.md)."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the rank that prints, and writes files."""
+        """True if this is the rank that prints and writes files."""
         return self.rank == 0
 
     def gather(self, value: T) -> list[T]:
@@ -139,11 +139,11 @@ class World:
         return self.gather(value)[0]
 
     def own(self, items: Iterable[T]) -> Iterator[T]:
-        """What is dealt out to this rank of something that all have: each in turn gets one."""
+        """Return this rank's items of something that all ranks have: each rank in turn gets one."""
         return itertools.islice(items, self.rank, None, self.size)
 
     def gather_in_order(self, own: Iterable[T]) -> list[T]:
-        """What all ranks have made of what :meth:`own` dealt out, in its order, on each; all must call it."""
+        """Return on each rank what all ranks made of the items of :meth:`own`, in their order; all must call it."""
         every = self.gather(list(own))
         return [items[turn] for turn in range(len(every[0])) for items in every if turn < len(items)]
 
@@ -180,7 +180,7 @@ class World:
         return contextlib.nullcontext()
 
     def last_words(self, words: Callable[[], str], rescue: Callable[[], None] = lambda: None) -> None:
-        """What to say, behind the line, where another rank ends this one: what is safe on disk.
+        """Set what to say after the line if another rank ends this one: what is safe on disk.
 
         ``rescue`` is what the rank that says it does before, in another thread, while its main one waits for others.
         """
@@ -191,12 +191,12 @@ class World:
 
     @property
     def waits(self) -> bool:
-        """Whether this rank waits for others, or for what they exchange."""
+        """True while this rank waits for others, or for what they exchange."""
         return False
 
     @property
     def who(self) -> str:
-        """What stands before an error of this rank, unless it is the first one."""
+        """The prefix of an error of this rank; empty for the first one."""
         return "" if self.is_first else f"on rank {self.rank}: "
 
     def end(self, line: str, status: int = 1) -> None:
@@ -454,7 +454,7 @@ _interrupted: list[KeyboardInterrupt] = []
 
 
 def _last_error() -> BaseException | None:
-    """What ends this process: an error that nobody has caught."""
+    """Return the error that ends this process, which nobody has caught."""
     return getattr(sys, "last_value", None)
 
 

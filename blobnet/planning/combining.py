@@ -39,7 +39,7 @@ def with_combined(request: Request, calls: Sequence[PhasedCall]) -> tuple[Phased
 
 
 class _Use(NamedTuple):
-    """What a call does with elements of a storage; ``place`` is the call's."""
+    """The use of a storage's elements by a call; ``place`` is the call's."""
 
     place: int
     first: float
@@ -50,7 +50,7 @@ class _Use(NamedTuple):
 
 
 class _Uses:
-    """What the calls so far use."""
+    """The uses of the calls so far."""
 
     def __init__(self) -> None:
         self._read = defaultdict[str, list[_Use]](list)
@@ -61,7 +61,7 @@ class _Uses:
             (self._written if writes else self._read)[storage].append(use)
 
     def bind(self, call: KernelCall, since: int) -> bool:
-        """Whether a call must come behind one of those from a place on."""
+        """Return True if a call must come after one of those from a place on."""
         for storage, use, writes in _uses(since, call):
             for known in (self._written, self._read) if writes else (self._written,):
                 for item in reversed(known[storage]):
@@ -148,7 +148,7 @@ def _groups(calls: Sequence[PhasedCall], room: int, rare: str) -> list[list[int]
 
 
 def _kind(call: KernelCall) -> tuple[object, ...]:
-    """What calls have in common that one launch may make."""
+    """Return the key that calls share if one launch may make them."""
     facts = {**call.macros, **call.tunables}
     program = [(name, value) for name, value in sorted(facts.items()) if name not in call.source.sizes]
     memory = [(array.storage if array.persistent else "", array.type) for array in call.arrays.values()]

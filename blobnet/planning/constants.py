@@ -45,7 +45,7 @@ def with_constants(calls: Sequence[PhasedCall], trained: int) -> tuple[PhasedCal
 
 
 def _places(call: KernelCall, *accesses: str) -> set[_Place]:
-    """What a call uses in one of these ways."""
+    """Return the places that a call uses in one of these ways."""
     arrays = {
         (array.storage, array.offset)
         for role, array in call.arrays.items()

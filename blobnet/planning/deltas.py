@@ -15,18 +15,18 @@ from blobnet.planning.roles import Roles
 
 @dataclass(frozen=True)
 class Deltas:
-    """Where deltas lie; nowhere in an inference plan.
+    """The places of deltas; none in an inference plan.
 
     Attributes:
         regions: where the delta of a vertex's output lies, by vertex, of those that need one.
         accumulate: by vertex and position of an input: whether the vertex adds to that input's delta (``+=``), or sets
             it; of those that it computes.
-        apart: why an input's delta does not lie in the output's, by vertex and position.
+        copy_reasons: why an input's delta does not lie in the output's, by vertex and position.
     """
 
     regions: Mapping[int, Region]
     accumulate: Mapping[tuple[int, int], bool]
-    apart: Mapping[tuple[int, int], str]
+    copy_reasons: Mapping[tuple[int, int], str]
 
 
 def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
@@ -37,7 +37,7 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
     graph, planes = request.graph, places.planes
     regions: dict[int, Region] = {}
     accumulate: dict[tuple[int, int], bool] = {}
-    apart: dict[tuple[int, int], str] = {}
+    copy_reasons: dict[tuple[int, int], str] = {}
     parts = _parts(request, roles, planes)
 
     def new(index: int) -> Region:
@@ -98,9 +98,9 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
                     assert not why or vertex.index not in roles.absorbed, f"{vertex.name}: nothing comes between"
                     regions[source] = new(source) if why else region
                     if why:
-                        apart[vertex.index, position] = why
+                        copy_reasons[vertex.index, position] = why
             offset += units
-    return Deltas(regions, accumulate, apart)
+    return Deltas(regions, accumulate, copy_reasons)
 
 
 def _parts(request: Request, roles: Roles, planes: Sequence[Shape]) -> dict[int, int]:

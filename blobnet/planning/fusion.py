@@ -13,7 +13,7 @@ from blobnet.planning.placement import Places
 
 @dataclass(frozen=True)
 class Fusion:
-    """What is computed where.
+    """The fused operations: which kernel computes which layer.
 
     Attributes:
         sites: those of all vertices, with epilogues.

@@ -84,7 +84,7 @@ def lay_out(request: Request, places: Places, deltas: Deltas, halos: Mapping[Hal
 
 
 def _leader(leaders: dict[str, str], name: str) -> str:
-    """Which one stands for a storage and those that it goes with; on the way it is made shorter."""
+    """Return the storage that stands for one and those that it goes with, and shorten the way to it."""
     while leaders[name] != name:
         leaders[name] = leaders[leaders[name]]
         name = leaders[name]

@@ -56,13 +56,13 @@ class Occupant(Buffer):
 
     @cached_property
     def has_halo(self) -> bool:
-        """Whether there are zeros around its planes."""
+        """True if there are zeros around its planes."""
         return self.blob is not None and self.blob.layout.halo_elements > 0
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Where everything lies.
+    """The buffers of a plan, and where each storage lies.
 
     Attributes:
         calls: all of them, with those that clear halos.
@@ -94,7 +94,7 @@ class _Slot:
         self._lives = sorted((item.first, item.last) for item in self.members)
 
     def is_free_for(self, occupant: Occupant) -> bool:
-        """Whether none of its storages lives at the same time."""
+        """Return True if none of its storages lives at the same time."""
         place = bisect_left(self._lives, (occupant.first, -1))
         before, behind = self._lives[max(0, place - 1) : place], self._lives[place : place + 1]
         return all(last < occupant.first for _, last in before) and all(occupant.last < first for first, _ in behind)

@@ -27,7 +27,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Region:
-    """Where a blob lies before there are layouts: units of a storage."""
+    """The place of a blob before there are layouts: units of a storage."""
 
     storage: Storage
     unit_offset: int
@@ -43,7 +43,7 @@ class Region:
         return Region(self.storage, self.unit_offset + first, units)
 
     def overlaps(self, other: Region) -> bool:
-        """Whether they have units in common."""
+        """Return True if they have units in common."""
         return (
             self.storage == other.storage
             and self.unit_offset < other.unit_offset + other.units
@@ -53,21 +53,21 @@ class Region:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the outputs of all vertices lie.
+    """The places of the outputs of all vertices.
 
     Attributes:
         planes: the planes in memory, by vertex.
         regions: where they are, by vertex.
         in_place_of: for a vertex whose output lies where an input lay: the position of that input.
         parts: for a vertex whose output is units of its input: the first of them.
-        apart: why an input does not lie in the output that it could lie in, by vertex and position.
+        copy_reasons: why an input does not lie in the output that it could lie in, by vertex and position.
     """
 
     planes: tuple[Shape, ...]
     regions: tuple[Region, ...]
     in_place_of: Mapping[int, int]
     parts: Mapping[int, int]
-    apart: Mapping[tuple[int, int], str]
+    copy_reasons: Mapping[tuple[int, int], str]
 
 
 def place_outputs(request: Request, roles: Roles) -> Places:
@@ -76,7 +76,7 @@ def place_outputs(request: Request, roles: Roles) -> Places:
     regions: dict[int, Region] = {}
     overwriters: defaultdict[str, list[int]] = defaultdict(list)
     in_place_of: dict[int, int] = {}
-    apart: dict[tuple[int, int], str] = {}
+    copy_reasons: dict[tuple[int, int], str] = {}
     parts = _parts(request, roles, planes)
 
     def hindrance(source: int, region: Region, reader: Vertex) -> str:
@@ -115,7 +115,7 @@ def place_outputs(request: Request, roles: Roles) -> Places:
         source = reader.inputs[position]
         why = hindrance(source, region, reader)
         if why:
-            apart[reader.index, position] = why
+            copy_reasons[reader.index, position] = why
         else:
             put(source, region)
         return not why
@@ -146,7 +146,7 @@ def place_outputs(request: Request, roles: Roles) -> Places:
                     break
     for index, first in parts.items():
         regions[index] = regions[graph.vertices[index].inputs[0]].part(first, planes[index].units)
-    return Places(planes, tuple(regions[vertex.index] for vertex in graph.vertices), in_place_of, parts, apart)
+    return Places(planes, tuple(regions[vertex.index] for vertex in graph.vertices), in_place_of, parts, copy_reasons)
 
 
 def _parts(request: Request, roles: Roles, planes: tuple[Shape, ...]) -> dict[int, int]:
@@ -165,7 +165,7 @@ def _parts(request: Request, roles: Roles, planes: tuple[Shape, ...]) -> dict[in
 
 
 def same_plane(first: Shape, second: Shape) -> bool:
-    """Whether blobs of these planes may be units of one storage."""
+    """Return True if blobs of these planes may be units of one storage."""
     return first.axes == second.axes
 
 
@@ -184,7 +184,7 @@ def _memory_planes(graph: Graph) -> tuple[Shape, ...]:
 
 
 def _any_planes_do(graph: Graph, vertex: Vertex) -> bool:
-    """Whether all readers of a flat vertex take its elements in any memory shape: a loss does not."""
+    """Return True if all readers of a flat vertex take its elements in any memory shape; a loss does not."""
     if vertex.shape.rank:
         return True
     if graph.is_output(vertex.index):

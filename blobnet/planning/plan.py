@@ -31,7 +31,7 @@ _MAX_SAMPLES = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Request):
-    """What was asked for, and all that an executor needs to run it on batches of up to ``batch_size`` samples.
+    """A request, and all that an executor needs to run it on batches of up to ``batch_size`` samples.
 
     Attributes:
         calls: the launches in their order, each with its phase.
@@ -66,7 +66,7 @@ class Plan(Request):
     @property
     def copies(self) -> list[str]:
         """Launches that only move values where blobs could not share memory: each with its label, and why not."""
-        return [f"{call.label} ({call.because})" for _, call in self.calls if call.moves == COPYING]
+        return [f"{call.label} ({call.reason})" for _, call in self.calls if call.moves == COPYING]
 
     @property
     def constants(self) -> set[str]:
@@ -77,7 +77,7 @@ class Plan(Request):
 
     @property
     def tables(self) -> list[int]:
-        """What TABLES holds, for calls that combine others."""
+        """The content of TABLES, for calls that combine others."""
         return [number for _, call in self.calls for number in call.table]
 
     @property
@@ -99,7 +99,7 @@ class Plan(Request):
         return make_plan(**{**asked, "batch_size": batch_size})
 
     def fits(self, memory: int, allocation: int, reserved: int = 0, count: int | None = None) -> bool:
-        """Whether all buffers fit ``memory`` bytes, besides ``reserved`` ones, each of at most ``allocation`` bytes."""
+        """Return True if all buffers fit ``memory`` bytes beside ``reserved`` ones, each of at most ``allocation``."""
         return self.bytes(count) + reserved <= memory and self.largest_allocation(count) <= allocation
 
     def largest_batch(self, memory: int, allocation: int, reserved: int = 0) -> int:

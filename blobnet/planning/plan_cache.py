@@ -43,7 +43,7 @@ _MARGIN = 5 * 10**9
 
 
 def key_of(request: Request) -> str | None:
-    """What tells a plan from all others, also by the files of blobnet that make it; None where that cannot be told.
+    """Return the key of a plan, also by the files of blobnet that make it; None if there can be none.
 
     What others' layers and losses do may change without a change of these files.
     """
@@ -52,7 +52,7 @@ def key_of(request: Request) -> str | None:
         return None
     ways = choices.sources, sorted(map(str, choices.broken)), sorted(choices.only)
     known = tuning.model, tuning.model.tunables, tuning.precision, tuning.padding, tuning.storage
-    return hashlib.sha256(f"{request.told} {request.parameters} {ways} {known} {files}".encode()).hexdigest()
+    return hashlib.sha256(f"{request.cache_key} {request.parameters} {ways} {known} {files}".encode()).hexdigest()
 
 
 def load(path: Path, key: str, request: Request) -> Plan | None:
@@ -98,7 +98,7 @@ def _written(value: Any, given: Sequence[Any]) -> str:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """What :data:`_MAKERS` makes a value of."""
+    """Yield the parts that :data:`_MAKERS` makes a value of."""
     if type(value) in _RECORDS:
         yield from (getattr(value, name) for name in _names(type(value)))
     elif isinstance(value, dict):

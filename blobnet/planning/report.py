@@ -90,7 +90,7 @@ def _zeros(layout: BlobLayout) -> int:
 def _facts(
     plan: Plan, blobs: Mapping[str, Blob], extra: Mapping[str, int], updates: int, limits: Limits | None
 ) -> dict[str, str]:
-    """What the table comes to."""
+    """Return the sums of the table."""
     size = sum(_bytes(plan, blob) for blob in blobs.values())
     halo = sum(_bytes(plan, blob) * _zeros(blob.layout) // blob.layout.unit_memory_elements for blob in blobs.values())
     stored = size + sum(_array_bytes(plan).values())
@@ -133,7 +133,7 @@ def _moves(plan: Plan) -> dict[str, str]:
             # Names within a generated kernel say nothing without the layer.
             is_named = call.source.is_generated and call.vertex is not None
             of = f" ({plan.graph.vertices[call.vertex or 0].layer.kind})" if is_named else ""
-            kind = (COPYING, "") if call.moves == COPYING else (f"{call.moves}{of}", call.because)
+            kind = (COPYING, "") if call.moves == COPYING else (f"{call.moves}{of}", call.reason)
             kinds.setdefault(kind, []).append((phase == CONSTANT, call.bytes(plan.batch_size)))
 
     def counted(launches: Sequence[tuple[bool, int]]) -> str:
@@ -145,8 +145,8 @@ def _moves(plan: Plan) -> dict[str, str]:
         return "; ".join(parts) or "0"
 
     lines = {"only moving data": counted([launch for launches in kinds.values() for launch in launches])}
-    for (what, because), launches in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        why = ", ".join(plan.copies) if what == COPYING else because
+    for (what, reason), launches in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        why = ", ".join(plan.copies) if what == COPYING else reason
         lines[f"  {what}"] = counted(launches) + (f": {why}" if why else "")
     return lines
 

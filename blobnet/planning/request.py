@@ -1,4 +1,4 @@
-"""What a plan is made for."""
+"""The request that a plan is made for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blobnet.support.checks import check_count
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is made for, and so what every pass may read.
+    """The request that a plan is made for; every pass may read it.
 
     Attributes:
         graph: what to plan.
@@ -59,8 +59,8 @@ class Request:
         return self.parameters.trainable_elements if self.training and not self.in_batches else 0
 
     @property
-    def told(self) -> str:
-        """As text, but for what tells of parameters and of the device."""
+    def cache_key(self) -> str:
+        """The request as text, without its parameters and the device."""
         return repr([getattr(self, item.name) for item in fields(Request) if item.name not in ("parameters", "tuning")])
 
     @property

@@ -12,7 +12,7 @@ from blobnet.planning.request import Request
 
 @dataclass(frozen=True)
 class Roles:
-    """What each vertex does, by its index.
+    """The role of each vertex, by its index.
 
     Attributes:
         trained: the names of its parameters that are trained.
@@ -34,7 +34,7 @@ class Roles:
     placements: tuple[Placement, ...]
 
     def runs_backward(self, index: int) -> bool:
-        """Whether a vertex has backward calls of its own, if the plan has any."""
+        """Return True if a vertex has backward calls of its own, if the plan has any."""
         return self.needs_delta[index] and index not in self.absorbed
 
 
@@ -58,7 +58,7 @@ def assign_roles(request: Request) -> Roles:
             absorbed |= dict.fromkeys(_functions_behind(graph, vertex.index), vertex.index)
 
     def keeps(vertex: Vertex, *, output: bool) -> bool:
-        """Whether the backward calls of a vertex read its output, or what it reads."""
+        """Return True if the backward calls of a vertex read its output, or what it reads."""
         trains = vertex.layer.backward_reads_inputs if in_training[vertex.index] else vertex.layer.frozen_reads_inputs
         reads = vertex.layer.backward_reads_output if output else trains
         return request.training and reads and needs_delta[vertex.index] and vertex.index not in absorbed

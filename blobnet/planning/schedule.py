@@ -52,7 +52,7 @@ def schedule(request: Request, roles: Roles, fusion: Fusion) -> tuple[Scheduled,
 
 
 def halos_read(calls: Iterable[Scheduled]) -> set[HaloOf]:
-    """Which vertices have calls that read the halo of which storages."""
+    """Return the pairs of a vertex and a storage whose halo a call of the vertex reads."""
     return {(item.vertex, name) for item in calls if item.vertex is not None for name in item.call.halos_read}
 
 
@@ -70,7 +70,7 @@ def _made(phase: str, vertex: Vertex, direction: str, calls: Iterable[KernelCall
     """The calls of a layer, which are told whose they are."""
     made = []
     for call in calls:
-        because = call.because or (vertex.layer.copy_reason if call.moves else "")
-        whose = replace(call, owner=vertex.layer, vertex=vertex.index, direction=direction, because=because)
+        reason = call.reason or (vertex.layer.copy_reason if call.moves else "")
+        whose = replace(call, owner=vertex.layer, vertex=vertex.index, direction=direction, reason=reason)
         made.append(Scheduled(phase, vertex.index, whose))
     return made

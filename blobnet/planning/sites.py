@@ -26,11 +26,11 @@ def make_sites(
     outputs = [layouts.blob(region) for region in places.regions]
     wanted = {index: layouts.blob(region) for index, region in deltas.regions.items()}
     entries = {entry.index: entry for entry in request.entries}
-    behind: dict[int, tuple[EpilogueOp, ...]] = {}
+    fused_activations: dict[int, tuple[EpilogueOp, ...]] = {}
     for index, head in sorted(roles.absorbed.items()):
         step = vertices[index].layer.step
         assert step is not None
-        behind[head] = (*behind.get(head, ()), step)
+        fused_activations[head] = (*fused_activations.get(head, ()), step)
 
     def site(vertex: Vertex) -> LayerContext:
         ends = [(vertex.index, position) for position in range(len(vertex.inputs))]
@@ -44,10 +44,10 @@ def make_sites(
             accumulate=tuple(deltas.accumulate.get(end, False) for end in ends),
             training=roles.in_training[vertex.index],
             frozen=roles.frozen[vertex.index],
-            behind=behind.get(vertex.index, ()),
+            fused_activations=fused_activations.get(vertex.index, ()),
             in_place_of=places.in_place_of.get(vertex.index),
-            apart={end[1]: places.apart[end] for end in ends if end in places.apart},
-            delta_copy_reasons={end[1]: deltas.apart[end] for end in ends if end in deltas.apart},
+            copy_reasons={end[1]: places.copy_reasons[end] for end in ends if end in places.copy_reasons},
+            delta_copy_reasons={end[1]: deltas.copy_reasons[end] for end in ends if end in deltas.copy_reasons},
             batch_size=request.batch_size,
             sample_type=entries[vertex.index].sample_type if vertex.index in entries else "float32",
             augmented=vertex.index in entries and entries[vertex.index].augmented,
@@ -63,7 +63,7 @@ def make_sites(
 def _memory(
     request: Request, vertex: Vertex, trained: frozenset[str], entry: Entry | None
 ) -> Callable[[str, str, int, int], Array]:
-    """What finds memory for a vertex, as LayerContext.array."""
+    """Return a function that finds memory for a vertex, as LayerContext.array."""
     known: dict[str, Array] = {}
 
     def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
@@ -92,7 +92,7 @@ def _memory(
 
 
 def gradient_parts(request: Request, vertex: Vertex, name: str, *, whole: bool = False) -> Array:
-    """Where one place of a layer in several places leaves its part of a gradient; or all parts, side by side."""
+    """Return the array of a place's part of a gradient, for a layer in several places; or of all parts."""
     elements = request.parameters.slices[vertex.parameter(name)].elements
     storage = f"{vertex.parameter(name)} gradients"
     if whole:

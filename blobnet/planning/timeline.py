@@ -1,4 +1,4 @@
-"""What holds a plan's memory while it runs, launch by launch."""
+"""The memory of a plan while it runs, launch by launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pictures share: figures without a screen, text of any kind, files that are replaced whole."""
+"""The base of all pictures: figures without a screen, text of any kind, files that are replaced whole."""
 
 from __future__ import annotations
 

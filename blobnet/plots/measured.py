@@ -87,7 +87,7 @@ def confusion(matrix: npt.NDArray[np.int64], class_names: Sequence[str], title: 
 def roofline(
     points: Mapping[str, Sequence[tuple[float, float]]], flops: float, bandwidth: float, title: str = ""
 ) -> Figure:
-    """What was reached below what the device can do, both axes logarithmic.
+    """Draw the measured speeds below the device's roofline, both axes logarithmic.
 
     Args:
         points: (operations a byte, operations a second), by the name of their group.

@@ -146,7 +146,7 @@ def _draw_spreads(axes: Axes, layers: Sequence[LayerSpread], panel: str) -> None
 
 
 def _remark(layer: LayerSpread, panel: str) -> str:
-    """What is wrong with a layer."""
+    """Return a remark on what is wrong with a layer."""
     spread = getattr(layer, panel)
     if spread is not None and spread.broken:
         return f"{spread.broken:,} not finite"

@@ -25,7 +25,7 @@ _MIN_PHASE = 0.05
 def memory(
     plan: Plan, *, reserved: Mapping[str, int] | None = None, updates: Sequence[KernelCall] = (), title: str = ""
 ) -> Figure:
-    """What holds memory at each launch of a plan, stacked, below what is allocated.
+    """Draw the memory in use at each launch of a plan, stacked, below what is allocated.
 
     The numbers are those of :func:`blobnet.planning.timeline.memory_schedule`, which says what the arguments are.
     """

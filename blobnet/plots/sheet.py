@@ -118,7 +118,7 @@ def draw_mistakes(found: Mistakes, title: str = "mistakes") -> Figure:
 
 
 def _below(number: int, file: str) -> str:
-    """What stands below a sample."""
+    """Return the line below a sample: the name of its file, or its number."""
     return Path(file).name or f"#{number}"
 
 
@@ -132,7 +132,7 @@ def _caption(mistake: Mistake) -> list[Line]:
 
 
 def _truth(own: str, partner: str, share: float) -> list[Line]:
-    """What a sample is, and in a second line what it is mixed with; one label alone if the other has no percent."""
+    """Return a sample's label, and in a second line the one it is mixed with, if that has a percent."""
     part = round(100 * share)
     if own == partner or part in (0, 100):
         return [("", partner if part == 100 else own, ""), ("", "", "")]
@@ -235,7 +235,7 @@ def _ending(words: str, most: int) -> str:
 
 
 def _columns(count: int, width: float, height: float) -> int:
-    """How many pictures stand side by side, for a sheet that is half as wide again as high."""
+    """Return the number of pictures side by side, for a sheet half as wide again as high."""
     return max(1, min(count, round(math.sqrt(1.5 * count * height / width))))
 
 
@@ -246,7 +246,7 @@ def _shades(values: FloatArray) -> tuple[float, float]:
 
 
 def _pictures(values: FloatArray) -> FloatArray:
-    """What imshow takes for each sample: (M, height, width) or (M, height, width, 3), from 0 to 1."""
+    """Return the samples as imshow takes them: (M, height, width) or (M, height, width, 3), from 0 to 1."""
     low, high = _shades(values)
     shaded = np.clip((values - low) / (high - low), 0, 1)
     units = values.shape[1]
@@ -313,7 +313,7 @@ def _draw_curves(axes: Axes, sample: FloatArray, shades: tuple[float, float]) ->
 
 
 def _legend(values: FloatArray, shades: tuple[float, float]) -> str:
-    """What shades and curves mean."""
+    """Return the meaning of shades and curves."""
     low, high = (f"{value:.3g}" for value in shades)
     units = values.shape[1]
     if values.ndim != 4:

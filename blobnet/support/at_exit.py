@@ -1,4 +1,4 @@
-"""What a process does at its end, and those that it forks do not."""
+"""Functions that run at the end of a process, and not in its forks."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def announced(function: Function) -> Function:
 
 
 def is_watched() -> bool:
-    """Whether somebody reads along: stderr is a terminal, or this process is a notebook's."""
+    """Return True if somebody reads along: stderr is a terminal, or this process belongs to a notebook."""
     return sys.stderr is not None and (sys.stderr.isatty() or "ipykernel.zmqshell" in sys.modules)
 
 

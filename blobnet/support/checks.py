@@ -21,7 +21,7 @@ def plain(value: Any) -> Any:
 
 
 def is_int(value: object, minimum: int) -> bool:
-    """Whether ``value`` is a whole number, Python's or NumPy's, and no bool, of at least ``minimum``."""
+    """Return True if ``value`` is a whole number of at least ``minimum``, Python's or NumPy's, and no bool."""
     try:
         return not isinstance(value, bool) and operator.index(value) >= minimum  # type: ignore[arg-type]
     except TypeError:

@@ -26,7 +26,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def command_of(program: str, *arguments: str) -> list[str]:
-    """What starts a child that runs a Python program, with the parent's modules, wherever those are.
+    """Return the command of a child that runs a Python program with the parent's modules, wherever those are.
 
     Args:
         program: its text, which finds the parent's ``sys.path`` in ``sys.argv[1]`` as JSON, and calls :func:`serve`.
@@ -62,7 +62,7 @@ class Child:
             raise
 
     def is_ready(self, limit: float | None = None) -> bool:
-        """Whether it has made what answers; waits for it, ``limit`` seconds at most."""
+        """Return True once it can answer; wait for that, ``limit`` seconds at most."""
         return self._answer(limit) is not None
 
     def ask(self, request: str, limit: float | None = None) -> str | None:
@@ -101,7 +101,7 @@ class Child:
         return data.decode() if len(data) == size else None
 
     def last_words(self) -> str:
-        """How it died, and what it said last."""
+        """Return how it died, and what it said last."""
         status = self._process.wait()
         try:
             cause = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
@@ -136,7 +136,7 @@ class Overseer(Thread, Generic[Request, Result]):
 
     @abstractmethod
     def _result(self, request: Request) -> Result | None:
-        """What a child makes of a request; None where nothing can be had of children any more."""
+        """Return a child's result of a request; None if children give nothing any more."""
 
     def _keep_child(self) -> None:
         """Keeps a child for others that has nothing left to do, where that is of use."""
@@ -198,7 +198,7 @@ def results_of(overseers: Sequence[Overseer[Request, Result]]) -> Generator[Resu
 
 
 def serve(make_worker: Callable[[], Callable[[str], str]]) -> None:
-    """What a child does: answers the requests that come, one after another; each answer says that it still lives.
+    """Answer requests one after another, in a child; each answer says that the child still lives.
 
     Args:
         make_worker: finds the device, and gives what answers a request.

@@ -1,4 +1,4 @@
-"""How many of the machine's cores there are for this process."""
+"""The number of the machine's cores that this process may use."""
 
 from __future__ import annotations
 

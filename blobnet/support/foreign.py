@@ -127,7 +127,7 @@ class Explained(ABCMeta):
 
         @property
         def __signature__(cls) -> inspect.Signature:
-            """What the class takes, which ``help`` shows; it would be that of the method above."""
+            """The signature of the class, for ``help``; without this it would be that of the method above."""
             own = inspect.signature(cls.__init__)
             return own.replace(parameters=list(own.parameters.values())[1:], return_annotation=inspect.Signature.empty)
 

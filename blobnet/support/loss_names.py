@@ -1,4 +1,4 @@
-"""What losses are called, besides by their classes of blobnet.losses; the command line's help takes nothing heavier."""
+"""The names of losses beside their classes of blobnet.losses; light, since the command line's help needs them."""
 
 from __future__ import annotations
 

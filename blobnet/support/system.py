@@ -1,4 +1,4 @@
-"""What Windows, macOS and Linux do in different ways: locks of files, and reads at a place (docs/other_systems.md)."""
+"""Operations that differ on Windows, macOS and Linux: locks of files, reads at a place (docs/other_systems.md)."""
 
 from __future__ import annotations
 

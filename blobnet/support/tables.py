@@ -74,7 +74,7 @@ def terminal_width() -> int | None:
 
 
 def floor_percent(floor: float, seconds: float) -> str:
-    """How much of a time its floor is, in percent; ``>100`` where the time is less, so that the floor was none.
+    """Return the floor in percent of a time; ``>100`` if the time is less, so that the floor was none.
 
     Floors are bytes by the bandwidth of memory, or a direct convolution's operations by the peak (bench/roofline.py):
     what stays in a cache, and minimal filtering, need less.

@@ -53,7 +53,7 @@ def make_folder(folder: Path) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file or folder, and the cache around it, is this user's, and nothing that another has put there.
+    """Return True if a file or folder, and the cache around it, belong to this user.
 
     Raises:
         OSError: it is not there.
@@ -68,7 +68,7 @@ def is_own(path: Path) -> bool:
 
 
 def is_usable(folder: Path) -> bool:
-    """Whether what is to be run may be kept in a folder, which is made: it has room, and is this user's own.
+    """Make a folder, and return True if programs may be kept there: it has room, and is this user's own.
 
     Where others may write to a folder of the user's, that is ended.
     """
@@ -84,7 +84,7 @@ def is_usable(folder: Path) -> bool:
 
 
 def has_room(folder: Path) -> bool:
-    """Whether files can be put into a folder, or it can be made for them; not where the disk is full, or read-only."""
+    """Return True if a folder can take files, or be made for them: the disk is neither full nor read-only."""
     try:
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
@@ -111,7 +111,7 @@ def write_entry(path: Path, content: bytes) -> None:
 
 
 def read_entry(path: Path) -> bytes | None:
-    """What was kept in a file; None where there is none, or, with a warning, where its hash does not confirm it."""
+    """Return what was kept in a file; None if there is none, or, with a warning, if its hash does not confirm it."""
     try:
         check_regular(path)
         data, is_ours = path.read_bytes(), is_own(path)

@@ -221,7 +221,7 @@ class _References:
 
     def backward(self, bench: Bench) -> tuple[list[Float64Array], dict[str, Float64Array]]:
         """Deltas and gradients, through the activation behind the layer if its backward calls go through it."""
-        return self._backward_through(bench.arrangement.activation if bench.site.behind else None)
+        return self._backward_through(bench.arrangement.activation if bench.site.fused_activations else None)
 
     @cache  # noqa: B019 - it lives as long as one test.
     def _backward_through(self, function: str | None) -> tuple[list[Float64Array], dict[str, Float64Array]]:

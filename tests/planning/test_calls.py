@@ -63,7 +63,7 @@ def test_the_slope_of_an_absorbed_activation_is_its_norms() -> None:
     found = stages(request_for(sequential([layers.Input(2, 6, 5), *chain, layers.Conv2D(1, 1)])))
     (step,) = found.fusion.sites[2].behind
     assert step == layers.Activation("relu").step
-    assert not any(site.behind for index, site in enumerate(found.fusion.sites) if index != 2)
+    assert not any(site.fused_activations for index, site in enumerate(found.fusion.sites) if index != 2)
 
 
 # -- fusion ------------------------------------------------------------------------------------------------------------

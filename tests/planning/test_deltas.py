@@ -113,7 +113,8 @@ def test_deltas_that_cannot_be_shared_say_why() -> None:
     def told(**options: bool) -> dict[tuple[str, int], str]:
         graph = from_nodes(images, layers.Concat(name="join")([flat]))
         found = stages(request_for(graph, **options))
-        return {(graph.vertices[index].name, position): why for (index, position), why in found.deltas.apart.items()}
+        reasons = found.deltas.copy_reasons
+        return {(graph.vertices[index].name, position): why for (index, position), why in reasons.items()}
 
     assert told() == {
         ("flat", 0): "double is (2, 4, 5), which is no part of (40)",

@@ -133,7 +133,7 @@ def hindrances(make: Callable[[layers.Node], layers.Node], **options: bool) -> d
     images = layers.Input(2, 4, 5, name="images")()
     graph = from_nodes(images, make(layers.Conv2D(2, 1, name="node")(images)))
     places, _ = places_of(graph, **options)
-    return {(graph.vertices[index].name, position): why for (index, position), why in places.apart.items()}
+    return {(graph.vertices[index].name, position): why for (index, position), why in places.copy_reasons.items()}
 
 
 def conv(node: layers.Node, name: str) -> layers.Node:

@@ -160,8 +160,8 @@ def test_joins_and_residuals_cost_no_copy(name: str) -> None:
             assert facts["  copying blobs"] == "0"
             told = {key.strip(): value for key, value in facts.items()}
             for call in made:
-                assert call.because
-                assert told[f"{call.moves} ({call.owner.kind})"].endswith(f": {call.because}")
+                assert call.reason
+                assert told[f"{call.moves} ({call.owner.kind})"].endswith(f": {call.reason}")
 
 
 # -- the definitions ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What rows of augmentation do to samples, cell by cell."""
+"""Augmentation of samples by rows, cell by cell."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def global_average_pool_backward(x: FloatArray, delta: FloatArray) -> FloatArray
 
 
 def _divisor(x: FloatArray, kernel: Pair, stride: Pair, padding: Sides, count_include_pad: bool) -> FloatArray:
-    """What the sum of every window is divided by, broadcastable to (N, C, Ho, Wo)."""
+    """Return the divisor of the sum of every window, broadcastable to (N, C, Ho, Wo)."""
     if count_include_pad:
         return np.full((1, 1, 1, 1), float(kernel[0] * kernel[1]))
     data = pad(np.ones((1, 1, *x.shape[2:])), padding)
