@@ -300,7 +300,7 @@ class SymbolicMemory:
         source, delta = inputs
         forward = _word("OUTPUT", _digest(source), *(words[role] for role in ("STATISTICS", "SCALE", "SHIFT")))
         values = [_spread(forward, source.size).reshape(source.shape)]
-        steps = self.sites[call.vertex].behind
+        steps = self.sites[call.vertex].fused_activations
         for step in steps:
             values.append(_done(step, values[-1]))
         for step, given, made in reversed(list(zip(steps, values[:-1], values[1:], strict=True))):
