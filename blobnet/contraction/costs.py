@@ -106,11 +106,11 @@ class Prediction:
 
 def predict(table: Table, schedule: Schedule, device: DeviceModel) -> Prediction:
     """What a table, whose indexes are joined, comes to under a schedule."""
-    model = Model(table, device)
+    model = CostModel(table, device)
     return model.gpu(schedule) if device.is_simt else model.cpu(schedule)
 
 
-class Model:
+class CostModel:
     """The costs of a table whose indexes are joined, on a device."""
 
     def __init__(self, table: Table, device: DeviceModel) -> None:

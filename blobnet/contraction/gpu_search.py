@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from blobnet.contraction.costs import Model, Prediction
+from blobnet.contraction.costs import CostModel, Prediction
 from blobnet.contraction.schedule import Schedule, Side, Tile, can_be_cheap, check, constrained
 from blobnet.contraction.table import CUT, Table, cut, join_name, part_of
 from blobnet.errors import OptionError
@@ -44,7 +44,7 @@ MATRIX_TILES = (
 )
 
 
-def gpu_schedules(table: Table, model: Model, base: Schedule) -> list[tuple[Prediction, Schedule]]:
+def gpu_schedules(table: Table, model: CostModel, base: Schedule) -> list[tuple[Prediction, Schedule]]:
     """Schedules with their predictions, the best first; at least one."""
     found = [(model.gpu(plain), plain) for plain in _plains(table, model, base)]
     products = list(_matrices(table, model, base))
@@ -61,7 +61,7 @@ def _narrow(table: Table, product: Schedule) -> bool:
     return any(math.prod(table.extents[name] for name in side.names) < _FEW for side in (product.rows, product.columns))
 
 
-def _matrices(table: Table, model: Model, base: Schedule) -> Iterator[Schedule]:
+def _matrices(table: Table, model: CostModel, base: Schedule) -> Iterator[Schedule]:
     """Products of matrices: every tile, in splits of the depth where there are few."""
     device = model.device
     names = [list(strides) for strides in model.strides.values()]
@@ -104,7 +104,7 @@ def _matrices(table: Table, model: Model, base: Schedule) -> Iterator[Schedule]:
 
 
 def _depths(
-    table: Table, model: Model, left: tuple[str, str], right: tuple[str, str]
+    table: Table, model: CostModel, left: tuple[str, str], right: tuple[str, str]
 ) -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]]:
     """Orders of the depth, the index that steps go along, and what is packed."""
     samples = table.sample.indexes if table.sample else ()
@@ -131,7 +131,7 @@ def _depths(
             yield order, last, (left[0],)
 
 
-def _fits(table: Table, model: Model, schedule: Schedule) -> bool:
+def _fits(table: Table, model: CostModel, schedule: Schedule) -> bool:
     try:
         check(table, schedule, model.device.group_size, model.device.local_memory)
     except OptionError:
@@ -139,7 +139,7 @@ def _fits(table: Table, model: Model, schedule: Schedule) -> bool:
     return True
 
 
-def _plains(table: Table, model: Model, base: Schedule) -> Iterator[Schedule]:
+def _plains(table: Table, model: CostModel, base: Schedule) -> Iterator[Schedule]:
     """A result a work-item, or a few, neighbours beside each other: for what moves more than it computes."""
     near = _by_distance(model)
     tied = constrained(table)
@@ -171,7 +171,7 @@ def _plains(table: Table, model: Model, base: Schedule) -> Iterator[Schedule]:
             yield replace(base, tiles=tiles, unrolled=unrolled, order=order + loops)
 
 
-def _shares(table: Table, model: Model, base: Schedule) -> list[tuple[Prediction, Schedule]]:
+def _shares(table: Table, model: CostModel, base: Schedule) -> list[tuple[Prediction, Schedule]]:
     """Long sums of few results: work-items side by side share the index whose values lie so."""
     if constrained(table) or table.aggregation == "=" or model.points < 16 * model.device.lanes:
         return []
@@ -197,7 +197,7 @@ def _shares(table: Table, model: Model, base: Schedule) -> list[tuple[Prediction
         own, by = table, model
         if other:
             own = cut(table, other, size)
-            by = Model(own, model.device)
+            by = CostModel(own, model.device)
         tiles = {key: Tile(1, 1, block) for key, block in blocks.items()}
         apart = [key for key in _by_distance(by) if key not in blocks and own.extents[key] > 1]
         for beside in (1, 2, 4, 8, 16):
@@ -221,6 +221,6 @@ def _shares(table: Table, model: Model, base: Schedule) -> list[tuple[Prediction
     return found
 
 
-def _by_distance(model: Model) -> list[str]:
+def _by_distance(model: CostModel) -> list[str]:
     """Outputs, those that lie closest together in what is stored first."""
     return sorted(model.outputs, key=lambda name: (abs(model.store.stride(name)), -model.outputs.index(name)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from blobnet.contraction.costs import Model, Prediction
+from blobnet.contraction.costs import CostModel, Prediction
 from blobnet.contraction.form import Expression, Position
 from blobnet.contraction.gpu_search import gpu_schedules
 from blobnet.contraction.schedule import LANES, Schedule, Tile, can_peel, constrained, prepared
@@ -66,10 +66,10 @@ def _best(table: Table, device: DeviceModel) -> Schedule:
 def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule]]:
     """The best schedules that were found, the best first."""
     found: list[tuple[Prediction, Schedule]] = []
-    blocks: list[tuple[float, Model, Schedule]] = []
+    blocks: list[tuple[float, CostModel, Schedule]] = []
     for base in _bases(table, device):
         joined = prepared(table, base)
-        model = Model(joined, device)
+        model = CostModel(joined, device)
         if device.is_simt:
             found += gpu_schedules(joined, model, base)
             continue
@@ -131,7 +131,7 @@ def _chain(chains: list[tuple[str, ...]], name: str) -> tuple[str, ...]:
 def _vectors(table: Table, device: DeviceModel) -> Iterator[tuple[str, int, tuple[str, ...]]]:
     """Indexes that lanes may be, how many, and the operands that have to be packed for it."""
     tied, widest = constrained(table), min(device.lanes, LANES[-1])
-    model = Model(table, device)
+    model = CostModel(table, device)
     yield "", 1, ()
     if device.lanes == 1 or device.is_simt:
         return
@@ -159,12 +159,12 @@ def _vectors(table: Table, device: DeviceModel) -> Iterator[tuple[str, int, tupl
             yield name, width, tuple(moved)
 
 
-def _has_own_axis(model: Model, key: str, name: str) -> bool:
+def _has_own_axis(model: CostModel, key: str, name: str) -> bool:
     forms = [form for _, form in model.operands[key].axes if form.coefficient(name)]
     return len(forms) == 1 and forms[0].terms == ((name, 1),)
 
 
-def _blocked(model: Model, base: Schedule, blocks: Mapping[str, int], unrolled: tuple[str, ...]) -> Schedule:
+def _blocked(model: CostModel, base: Schedule, blocks: Mapping[str, int], unrolled: tuple[str, ...]) -> Schedule:
     """The schedule of a block of results."""
     tiles = {name: Tile(1, 1, block) for name, block in blocks.items() if block > 1}
     reductions = [name for name in model.reductions if name != base.vector and name not in unrolled]
@@ -172,7 +172,7 @@ def _blocked(model: Model, base: Schedule, blocks: Mapping[str, int], unrolled: 
     return replace(base, tiles=tiles, unrolled=unrolled, order=order)
 
 
-def _blocks(table: Table, model: Model, base: Schedule) -> list[tuple[float, Mapping[str, int], tuple[str, ...]]]:
+def _blocks(table: Table, model: CostModel, base: Schedule) -> list[tuple[float, Mapping[str, int], tuple[str, ...]]]:
     """The best blocks of results in registers, and what is unrolled, behind the cycles that they take."""
     tied = constrained(table)
     extents = table.extents
@@ -244,7 +244,7 @@ def _unrolled(table: Table, vectors: int, vector: str, tied: set[str]) -> tuple[
     return tuple(chosen)
 
 
-def _orders(table: Table, model: Model, schedule: Schedule) -> Iterator[Schedule]:
+def _orders(table: Table, model: CostModel, schedule: Schedule) -> Iterator[Schedule]:
     """Orders of tiles, splits of what is summed, and tiles that a work-item makes one after another."""
     long = [name for name in model.outputs if table.extents[name] > schedule.tile(name).block]
     orders = [tuple(model.outputs)]
@@ -276,7 +276,7 @@ def _parts(extent: int) -> list[int]:
     return found[1:]
 
 
-def _ahead(model: Model, schedule: Schedule) -> int:
+def _ahead(model: CostModel, schedule: Schedule) -> int:
     """Steps of the innermost loop that vectors are asked for ahead: processors see coming what lies in one row."""
     loops = [name for name in schedule.order if name in model.reductions and model.extents[name] > 1]
     if not loops or model.extents[loops[-1]] < _MIN_STEPS or schedule.vector not in model.outputs:
@@ -285,7 +285,7 @@ def _ahead(model: Model, schedule: Schedule) -> int:
     return _AHEAD if any(strides.get(loops[-1], 0) > schedule.lanes for strides in moved) else 0
 
 
-def _walked(table: Table, model: Model, schedule: Schedule) -> Schedule:
+def _walked(table: Table, model: CostModel, schedule: Schedule) -> Schedule:
     """Tiles one after another along the fastest index, so that groups are large enough to be worth it."""
     outputs = [name for name in schedule.order if name in model.outputs]
     schedule = replace(schedule, ahead=_ahead(model, schedule))
