@@ -6,7 +6,7 @@ the seed, the epoch and the sample's number alone: they do not depend on batches
 training was resumed.
 
 What changes geometry acts in the order of the list, as one map: values are interpolated once. What changes colours acts
-on the result, in the same way, and what is erased behind that. What comes from outside a picture, or is erased, is the
+on the result, in the same way, and what is erased after that. What comes from outside a picture, or is erased, is the
 mean of the input layer (:meth:`blobnet.Model.set_normalization`): 0 once normalised. Colours are not clipped. Last of
 all a sample is mixed with its partner, which is the next one of its batch (of the last one: the first), as that is
 changed itself: batches are in a random order anyway. A batch of one sample stays as it is.

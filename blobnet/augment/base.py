@@ -38,7 +38,7 @@ class Rows:
 
     Attributes:
         maps: (2, 3, count), from a cell's (y, x, 1) to the position (y, x) in the sample.
-        erased: (4, count), the first row and column that are erased, and those behind the last.
+        erased: (4, count), the first row and column that are erased, and those after the last.
         colours: (4, count), the factors of the sample, of its gray, of the mean, and of the gray of the means.
         mixed: (5, count), the cells that are mixed, as those that are erased, and the partner's part of their values.
     """

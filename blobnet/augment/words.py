@@ -15,7 +15,7 @@ from blobnet.augment.flip import Flip
 from blobnet.augment.mixtures import CutMix, Mixup
 from blobnet.errors import OptionError, near_matches
 
-#: What ``augment="crop, flip"`` calls them; a number behind ``=`` is the first argument.
+#: What ``augment="crop, flip"`` calls them; a number after ``=`` is the first argument.
 WORDS: Mapping[str, type[Augmentation]] = {
     "crop": RandomCrop,
     "resize": RandomResizedCrop,

@@ -42,7 +42,7 @@ class PublicTiming:
         what: ``fit``, ``augment`` (fit with augmentation) or ``predict``.
         samples: of a step or batch.
         seconds: of the public call, by the step or batch.
-        device: seconds that the same launches take, one behind the other, on data that are there.
+        device: seconds that the same launches take, one after the other, on data that are there.
     """
 
     what: str

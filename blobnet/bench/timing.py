@@ -85,7 +85,7 @@ class Result:
 
 
 class CaseBench:
-    """A layer behind an input, planned for training, with several sets of buffers on a device.
+    """A layer after an input, planned for training, with several sets of buffers on a device.
 
     Args:
         device: where to run.
@@ -238,7 +238,7 @@ def _weights(specs: dict[str, ParameterSpec]) -> dict[str, FloatArray]:
 
 
 def case_graph(case: Case) -> Graph:
-    """The layer behind an input.
+    """The layer after an input.
 
     Add gets a second input from a layer that does not fuse it, so that it launches itself.
     """

@@ -285,7 +285,7 @@ def _layer_module(torch: Any, layer: Any, shape: Shape) -> Callable[[], Any] | N
         make = getattr(nn, f"{'Max' if kind.startswith('Max') else 'Avg'}Pool{layer.rank}d")
         is_max = kind.startswith("Max")
         settings = {"ceil_mode": layer.ceil_mode} if is_max else {"count_include_pad": layer.count_include_pad}
-        # What rounding up adds behind the data PyTorch adds itself.
+        # What rounding up adds after the data PyTorch adds itself.
         padding = _padding(replace(layer, ceil_mode=False) if is_max else layer, shape)
         return lambda: make(layer.pool_size, layer.stride, padding, **settings)
     makers: dict[str, Callable[[], Any] | None] = {

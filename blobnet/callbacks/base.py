@@ -41,7 +41,7 @@ class Callback(metaclass=Explained):
         """After the last epoch, unless an error ended the training."""
 
     def failed(self, error: BaseException) -> None:
-        """After an error, or Ctrl-C, that has ended the training since its first step; it is raised behind this."""
+        """After an error, or Ctrl-C, that has ended the training since its first step; it is raised after this."""
 
     def release(self) -> None:
         """After all that, and after an error too, even one before :meth:`begin`: gives back what is held."""
@@ -128,7 +128,7 @@ class _Monitor(Callback):
             raise OptionError(type(self).__name__, "monitor must be the name of a value", monitor=monitor, hint=hint)
         self.monitor = monitor
         self.minimum_change = minimum_change
-        # Of several outputs an error stands behind the output's name.
+        # Of several outputs an error stands after the output's name.
         is_error = "loss" in monitor or any(f"_{monitor}".endswith(f"_{name}") for name in FALLING)
         self.falls = is_error if falls is None else falls
         self.waited = 0

@@ -31,10 +31,10 @@ class Checkpoint(_FileCallback):
             training that is resumed from there leaves out what the epoch has seen, and goes on with its metrics.
         keep_best: whether the file's weights are those of the best epoch, where an EarlyStopping in front of this
             callback restores that one; the last ones then lie beside them, for resuming. Without, a training that is
-            resumed behind its best epoch cannot restore it.
+            resumed after its best epoch cannot restore it.
 
     Attributes:
-        epoch: the finished epochs, behind which the file can be resumed; 0 while there is none.
+        epoch: the finished epochs, after which the file can be resumed; 0 while there is none.
         step: the finished steps, if the file holds a part of an epoch besides; else 0.
 
     Raises:
@@ -106,7 +106,7 @@ class Checkpoint(_FileCallback):
             self._save(progress)
 
     def end(self, progress: Progress) -> None:
-        # A callback behind this one may have stopped the training, between two files.
+        # A callback after this one may have stopped the training, between two files.
         if progress.trainer.epoch % self.every and progress.trainer.epoch != self.epoch:
             self._save(progress)
 

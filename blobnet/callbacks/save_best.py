@@ -17,7 +17,7 @@ class SaveBest(_Monitor, _FileCallback):
     """Saves a file whenever a value of the history has become better than it ever was, all or nothing.
 
     Args:
-        path: the HDF5 file; training can be resumed from it, behind its epoch.
+        path: the HDF5 file; training can be resumed from it, after its epoch.
         monitor: a name in the history: ``validation_loss``, ``validation_accuracy``, ``loss``, ...
         minimum_change: what counts as better.
         falls: whether less is better; None: for losses and errors (``loss``, ``mae``, ``rmse``).

@@ -1,4 +1,4 @@
-"""Checks of layers behind one another: each kind that works on single values, or on units, behind every other one.
+"""Checks of chains of layers: each kind that works on single values, or on units, after every other one.
 
 What a layer alone computes rightly may go wrong where one launch does the work of several, or where one overwrites what
 another still needs. A network has many chains of such layers, each twice: of the values between its layers every
@@ -78,8 +78,8 @@ _BESIDE: Mapping[str, Callable[[Shape], tuple[int, ...]]] = {
 
 
 def chains(links: Sequence[str]) -> list[tuple[str, ...]]:
-    """Chains in which each link comes behind each other one, and behind itself, once."""
-    # The words of Lyndon of one and two letters, one behind the other, are a ring in which each pair comes once.
+    """Chains in which each link comes after each other one, and after itself, once."""
+    # The words of Lyndon of one and two letters, one after the other, are a ring in which each pair comes once.
     words = [
         word for first in range(len(links)) for word in ((first,), *((first, k) for k in range(first + 1, len(links))))
     ]

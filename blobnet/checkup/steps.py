@@ -88,7 +88,7 @@ class StepCheck:
     Attributes:
         name: what it is a check of.
         loss, optimizer: what is minimised, and how.
-        rate: of dropout behind the convolution.
+        rate: of dropout after the convolution.
         augment: how samples change on their way in.
         is_weighted: whether samples and classes have weights; only for losses of classes.
         is_normalized: whether there is a batch norm, with its statistics, before the convolution.
@@ -237,7 +237,7 @@ def _steps(check: StepCheck) -> Iterator[list[list[_Batch]]]:
 
 
 def _trained(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np.ndarray[Any, Any]]:
-    """The gradients of the last step, the parameters behind it, and the sum of all losses."""
+    """The gradients of the last step, the parameters after it, and the sum of all losses."""
     model, device = _network(check), device.guarding()
     step = TrainingStep(
         device,
@@ -344,7 +344,7 @@ def _expected(check: StepCheck) -> Iterator[tuple[str, Float64Array]]:
 def _computed(
     check: StepCheck, weights: Arrays, statistics: Arrays, batch: _Batch, step: int
 ) -> tuple[float, float, Arrays, Arrays]:
-    """Of a batch: its mean loss, the weight that this is of, gradients of that mean, and the statistics behind it."""
+    """Of a batch: its mean loss, the weight that this is of, gradients of that mean, and the statistics after it."""
     x = entered = _entered(check, batch)
     if check.is_normalized:
         x, *moved = normalization.batch_norm_training(
@@ -406,7 +406,7 @@ def _loss(check: StepCheck, logits: Float64Array, batch: _Batch) -> tuple[float,
 def _updated(
     optimizer: optimizers.Optimizer, weights: Arrays, gradients: Arrays, state: of_optimizers.State
 ) -> tuple[dict[str, Float64Array], of_optimizers.State]:
-    """Parameters, of which the filters decay, behind a step, and the optimizer's new state."""
+    """Parameters, of which the filters decay, after a step, and the optimizer's new state."""
     config = optimizer.config()
     most, decay = config.pop("clip_norm"), config.pop("weight_decay")
     config.pop("learning_rate")

@@ -47,7 +47,7 @@ class Finding:
         error: the worst of all numbers, over the root mean square of their array; None where none was computed.
         ms: of the launches of the check.
         note: what is wrong.
-        is_certain: whether the check itself is to blame: one that crashes a process only behind others may not be.
+        is_certain: whether the check itself is to blame: one that crashes a process only after others may not be.
     """
 
     verdict: str

@@ -171,7 +171,7 @@ def named(subject: str) -> list[Case]:
 def from_graph(graph: Graph, kinds: Iterable[str]) -> list[Case]:
     """The distinct layers of some kinds in a network, in order of first use, with how often each occurs.
 
-    A layer's name, its first weights and an activation behind it do not make it distinct.
+    A layer's name, its first weights and an activation after it do not make it distinct.
     """
     wanted, found = set(kinds), dict[tuple[Layer, Shape], int]()
     for vertex in graph.vertices:

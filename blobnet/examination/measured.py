@@ -1,7 +1,7 @@
 """One layer alone in hostile memory: what ``blobnet doctor`` and the tests run it on.
 
 A bench makes the blobs, the parameters and the LayerContext of a layer by hand, where a planner would never put them:
-random halos, pitches, slack and unit offsets, NaN wherever the layer has no business, and canaries before and behind
+random halos, pitches, slack and unit offsets, NaN wherever the layer has no business, and canaries before and after
 every buffer. After every phase it checks that only the cells which that phase may write have changed.
 """
 

@@ -54,7 +54,7 @@ class TrainingState:
         optimizer: ``{"kind": ..., "config": {...}}``.
         optimizer_state: a flat float32 array for each slot of the optimizer.
         settings: the trainer's own: batch size, planned epochs, ... (JSON: a tuple comes back as a list).
-        place: how far the epoch behind the finished ones is, its metrics among it; empty between epochs.
+        place: how far the epoch after the finished ones is, its metrics among it; empty between epochs.
     """
 
     epoch: int

@@ -189,7 +189,7 @@ class Reader:
         return np.asarray(dataset[()])
 
     def texts(self, dataset: h5py.Dataset, dimensions: int) -> list[bytes]:
-        """The texts of a dataset with so many axes, one behind the other."""
+        """The texts of a dataset with so many axes, one after the other."""
         if dataset.ndim != dimensions or dataset.dtype.kind != "S":
             wanted = "a list of texts" if dimensions else "one text"
             hint = f"file[{dataset.name!r}] = numpy.array(..., dtype='S') writes it."

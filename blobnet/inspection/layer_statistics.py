@@ -84,7 +84,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class LayerSpread:
-    """A layer with those behind it that only change its values one by one (norms, activations, dropout, Flatten).
+    """A layer with those after it that only change its values one by one (norms, activations, dropout, Flatten).
 
     Attributes:
         name: of the layer.
@@ -97,7 +97,7 @@ class LayerSpread:
         weights: its spread.
         gradients: that of its gradient; None without data.
         values: that of the output of the last one; None without data.
-        dead: units that have one value for all samples and positions, behind the last one of them with parameters or an
+        dead: units that have one value for all samples and positions, after the last one of them with parameters or an
             activation (dropout comes later).
         judged: the name of that one; empty if there is none.
         units: how many it has.
@@ -121,7 +121,7 @@ class LayerSpread:
 
     @property
     def title(self) -> str:
-        """Its name and what stands behind it."""
+        """Its name and what stands after it."""
         return " + ".join([self.name, *self.kinds[1:]])
 
 
@@ -337,7 +337,7 @@ def _filters(graph: Graph, weights: Mapping[str, FloatArray]) -> tuple[str, Floa
 
 
 class _Batch:
-    """One batch on its way through a training plan in which every layer leaves its values behind."""
+    """One batch on its way through a training plan in which every layer keeps its values."""
 
     def __init__(
         self,

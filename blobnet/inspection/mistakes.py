@@ -163,7 +163,7 @@ def _worst(
     ]
 
 
-#: The error of each sample, whether it is wrong, and what Mistake says of one behind these.
+#: The error of each sample, whether it is wrong, and what Mistake says of one after these.
 Judged = tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_], Callable[[int], tuple[Any, ...]]]
 
 

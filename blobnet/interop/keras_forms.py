@@ -1,6 +1,6 @@
 """Keras's names for the weights of layers, and the order of its axes and layers.
 
-Keras's arrays have the units behind all other axes: filters are (height, width, units, filters), dense layers (inputs,
+Keras's arrays have the units after all other axes: filters are (height, width, units, filters), dense layers (inputs,
 outputs), and a flattened plane comes position by position, not unit by unit. A model's layers are in the order of
 its graph (:func:`operations`), and in files each is called by its class and its number among those of that class.
 """
@@ -201,7 +201,7 @@ def keras_layers(graph: Graph, *, separable: bool = False) -> list[KerasLayer]:
 
     Args:
         graph: the network.
-        separable: whether a depthwise convolution without a bias and the one of 1x1 behind it are one layer of Keras.
+        separable: whether a depthwise convolution without a bias and the one of 1x1 after it are one layer of Keras.
 
     Raises:
         OptionError: a layer has no such form.

@@ -36,7 +36,7 @@ class Entry:
 
     Attributes:
         name: of the tensor.
-        parameters: our names of what lies in it, one behind the other along the first axis.
+        parameters: our names of what lies in it, one after the other along the first axis.
         shapes: of these.
         shape: the tensor's.
     """
@@ -63,9 +63,9 @@ class Rule(NamedTuple):
     Attributes:
         pattern: of the whole names of layers.
         name: the module of the match, of the layer's vertex and of the graph.
-        axes: of size 1 that weights have behind their own there; below 0: that they do not have there.
-        tensors: for parameters that are no weight or bias: what stands behind the module's name, and the axes of size 1
-            before and behind their own.
+        axes: of size 1 that weights have after their own there; below 0: that they do not have there.
+        tensors: for parameters that are no weight or bias: what stands after the module's name, and the axes of size 1
+            before and after their own.
     """
 
     pattern: str
@@ -98,7 +98,7 @@ def _group(text: str, sign: str, words: str | None) -> str:
 
 
 def _numbered(pattern: str, module: str, start: str = "") -> Rule:
-    """A layer's number in a Sequential, ``module``, that begins behind the vertex ``start``, else behind the input."""
+    """A layer's number in a Sequential, ``module``, that begins after the vertex ``start``, else after the input."""
 
     def name(match: re.Match[str], vertex: Vertex, graph: Graph) -> str:
         first = graph.vertex(start, "torch").index if start else 0

@@ -85,7 +85,7 @@ class Loss(metaclass=Explained):
             labels: as :meth:`device_labels` gives them.
             sample_weights: (N,); all 1 if None.
             class_weights: a number for each class; all 1 if None.
-            partner_shares: (N,), the share of the next sample's label, behind the last one the first's; all 0 if None.
+            partner_shares: (N,), the share of the next sample's label, after the last one the first's; all 0 if None.
         """
         weights = self._own_weights(labels, class_weights)
         if sample_weights is not None:

@@ -281,11 +281,11 @@ class BlobLayout:
     """The layout of a blob in its buffer, in elements.
 
     A plane is ``height.memory`` rows at the pitch ``width.memory``. As a rule rows share their zeros: those left of row
-    y+1 are also those right of row y, and behind the last row follow ``width.before`` more. Where each row has its own
+    y+1 are also those right of row y, and after the last row follow ``width.before`` more. Where each row has its own
     zeros on both sides, nothing follows. Data, and the halo around it, fill the plane's first :attr:`plane_extent`
     elements; what is left up to ``plane_memory_elements`` is slack, which no kernel reads into a result.
 
-    A unit is ``depth.memory`` planes, one behind the other; where a value has less than three spatial axes, one.
+    A unit is ``depth.memory`` planes, one after the other; where a value has less than three spatial axes, one.
     """
 
     unit_count: int
@@ -314,9 +314,9 @@ class BlobLayout:
             shape: what it holds.
             halo: the zeros around each unit; None: no zeros.
             pitch: elements from row to row, which are rounded up; as few as possible if None.
-            slack: elements behind each plane.
+            slack: elements after each plane.
             unit_offset: units of the memory in front of the blob's own.
-            unit_memory_count: units of the memory; none behind the blob's own if None.
+            unit_memory_count: units of the memory; none after the blob's own if None.
             padding: how the zeros lie, and what is rounded up; None: rows share their zeros, and nothing is.
 
         Raises:
@@ -354,7 +354,7 @@ class BlobLayout:
 
     @cached_property
     def zeros(self) -> Halo:
-        """All zeros around the data; those behind a row are those before the next one, too, where rows share them."""
+        """All zeros around the data; those after a row are those before the next one, too, where rows share them."""
         behind = self.plane_extent - self.height.memory * self.width.memory
         before = min(self.width.before, self.width.memory - self.width.size)
         depth, height = ((axis.before, axis.after) for axis in (self.depth, self.height))
@@ -409,7 +409,7 @@ class BlobLayout:
 
     @property
     def unit_padding(self) -> int:
-        """Units of the memory behind this blob's own units."""
+        """Units of the memory after this blob's own units."""
         return self.unit_memory_count - self.unit_offset - self.unit_count
 
     @property
@@ -434,7 +434,7 @@ class BlobLayout:
 
     @property
     def unit_memory_depth_padding(self) -> int:
-        """Planes of zeros behind the data."""
+        """Planes of zeros after the data."""
         return self.depth.after
 
     @property

@@ -36,7 +36,7 @@ class Vertex:
 
     @property
     def name(self) -> str:
-        """The place's name: that of its layer, behind its first place with a number, ``encoder`` and ``encoder@2``."""
+        """The place's name: that of its layer, after its first place with a number, ``encoder`` and ``encoder@2``."""
         assert self.layer.name is not None
         return _place_name(self.layer.name, self.place)
 
@@ -160,7 +160,7 @@ class Graph:
             prefix: of the new layers' names; without one they are the same layers, which share their parameters.
 
         Raises:
-            ShapeError: behind a layer that was replaced, one needs weights of other shapes than its own.
+            ShapeError: after a layer that was replaced, one needs weights of other shapes than its own.
         """
         nodes: dict[str, Node] = {}
         replaced, layers = replaced or {}, {}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Parameters start at multiples of this many elements.
 PARAMETER_ALIGNMENT = 16
-#: Elements behind the last blob or parameter of every buffer that vector loads may read, and throw away.
+#: Elements after the last blob or parameter of every buffer that vector loads may read, and throw away.
 READ_OVERRUN = 4096
 
 
@@ -56,7 +56,7 @@ class ParameterTable:
 
     Attributes:
         slices: where each parameter lies, by name.
-        groups: the trained parameters, one group behind the other, from the start of the buffer on.
+        groups: the trained parameters, one group after the other, from the start of the buffer on.
         elements: all of them, with the gaps between them.
         type: of the numbers in the buffer. Those of gradients, and what optimizers keep, are float32.
     """

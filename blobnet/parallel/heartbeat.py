@@ -186,7 +186,7 @@ class Heartbeat:
         self._say_farewell()
 
     def leave_judged(self) -> None:
-        """Leaves as the process ends; behind an error once the first rank has judged it, which itself leaves last.
+        """Leaves as the process ends; after an error once the first rank has judged it, which itself leaves last.
 
         NOTE: mpiexec ends all ranks as soon as one has failed, and MPI_Finalize may not wait for the others (MPICH's
         through TCP, now and then).

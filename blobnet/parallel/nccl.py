@@ -31,7 +31,7 @@ _FLOAT32, _SUM = 7, 0  # ncclFloat32, ncclSum
 _NOT_READY, _OUT_OF_MEMORY = 600, 2  # CUDA_ERROR_NOT_READY, CUDA_ERROR_OUT_OF_MEMORY
 _NON_BLOCKING_STREAM = 1
 _PINNED, _ON_DEVICE, _DESCRIPTOR, _READ_WRITE = 1, 1, 1, 3  # CU_MEM_*
-#: Seconds for which waiting keeps a core busy, and between two looks behind them.
+#: Seconds for which waiting keeps a core busy, and between two looks after them.
 _SPIN, _LOOK = 2e-3, 1e-4
 
 

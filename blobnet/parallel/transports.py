@@ -41,7 +41,7 @@ class Transport:
         return device.allocate(size)
 
     def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
-        """Begins to send elements to another rank, behind what is launched: what waits, and takes those that it sends.
+        """Begins to send elements to another rank, after what is launched: what waits, and takes those that it sends.
 
         Launches that follow find these. Both ranks call it, each with as many to take as the other one gives.
 
@@ -149,7 +149,7 @@ class Nccl(Transport):
 
     NOTE: neither knows what the other has under way, so that the host waits in between. And a GPU does the work of one
     of them at a time: it takes 0.35 ms for one to come to its turn while the other has nothing to do, 2 ms while it has
-    (measured on H100s), as long as 100 MB take. So all elements go at once, behind the backward pass.
+    (measured on H100s), as long as 100 MB take. So all elements go at once, after the backward pass.
 
     Args:
         communicator: the ranks' devices.

@@ -155,7 +155,7 @@ class World:
         """Fills in the rows of an array that other ranks have computed, each its ``own``; all must call it."""
 
     def together(self, call: str = "") -> contextlib.AbstractContextManager[None]:
-        """An error of blobnet's that a rank meets within is raised on all of them, behind what they do within.
+        """An error of blobnet's that a rank meets within is raised on all of them, after what they do within.
 
         All must enter it, in the same ``call``, and within none may wait for others.
 

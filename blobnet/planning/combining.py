@@ -185,7 +185,7 @@ def _with_moved(call: KernelCall, moved: Mapping[str, Array]) -> KernelCall:
 
 
 def _with_tables(calls: Sequence[PhasedCall]) -> Iterator[PhasedCall]:
-    """The calls with a table for each that needs one, one behind the other."""
+    """The calls with a table for each that needs one, one after the other."""
     end = 0
     for phase, call in calls:
         if call.combines:

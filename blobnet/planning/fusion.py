@@ -1,4 +1,4 @@
-"""Pass 6: which layers' kernels do the work of the layers behind them, where nobody wants the values between."""
+"""Pass 6: which layers' kernels do the work of the layers after them, where nobody wants the values between."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class _Writer(NamedTuple):
 
 
 def fuse(graph: Graph, places: Places, sites: Sequence[LayerContext]) -> Fusion:
-    """Gives sites their epilogues: what layers in place behind them do to single values, in any order.
+    """Gives sites their epilogues: what layers in place after them do to single values, in any order.
 
-    Steps are added while the layer's kernels can do all of them; behind a concat those of all its parts. What else such
+    Steps are added while the layer's kernels can do all of them; after a concat those of all its parts. What else such
     a layer reads must be there when the kernels with the epilogue run, which is earlier.
     """
     fused, computed_by = list(sites), dict[int, int]()

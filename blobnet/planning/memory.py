@@ -100,7 +100,7 @@ class _Slot:
         return all(last < occupant.first for _, last in before) and all(occupant.last < first for first, _ in behind)
 
     def to_clear(self, *more: Occupant) -> list[Occupant]:
-        """Those, of it and of ``more`` in it, whose halos others leave behind with values."""
+        """Return those, of it and of ``more`` in it, whose halos others leave filled with values."""
         planes = self.planes.union(item.plane for item in more)
         return [item for item in (*self.members, *more) if item.has_halo] if len(planes) > 1 else []
 

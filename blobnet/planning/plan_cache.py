@@ -1,6 +1,6 @@
 """Plans that were made before, in the user's cache: making one takes a tenth of a second and more.
 
-A file has the key of what its plan was made for, and behind it the plan as a list of values, each a JSON list of its
+A file has the key of what its plan was made for, and after it the plan as a list of values, each a JSON list of its
 kind and its parts. Parts that are values themselves are written before it, once, and stand for it as ``[their place]``;
 the first places are the layers and losses that the plan is asked for with. So a file holds numbers, texts, and what a
 plan is made of, and nothing else can come out of it.

@@ -87,9 +87,9 @@ def _placement(graph: Graph, vertex: Vertex, trains: bool) -> Placement:
 
 
 def _functions_behind(graph: Graph, index: int) -> Iterator[int]:
-    """The functions of single values behind a vertex, one behind the other: nobody else wants what is between.
+    """The functions of single values after a vertex, one after the other: nobody else wants what is between.
 
-    Each comes right behind the one before in any order in which vertices follow their inputs depth first, so that
+    Each comes right after the one before in any order in which vertices follow their inputs depth first, so that
     nothing comes between them in the backward pass that could change the delta which they share.
     """
     while len(graph.readers[index]) == 1 and not graph.is_output(index):

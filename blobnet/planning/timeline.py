@@ -64,7 +64,7 @@ def memory_schedule(
     Args:
         plan: what runs.
         reserved: bytes that the optimizer's state takes besides, by name.
-        updates: the launches of the optimizer's step, behind the plan's.
+        updates: the launches of the optimizer's step, after the plan's.
     """
     calls = [*plan.calls, *(("update", call) for call in updates)]
     held = {kind: np.zeros(len(calls), np.int64) for kind in KINDS}

@@ -22,7 +22,7 @@ from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
 from blobnet.plots.drawing import new_figure, text
 
-#: A line of a caption: what stands before, the words, and what stands behind them.
+#: A line of a caption: what stands before, the words, and what stands after them.
 Line = tuple[str, str, str]
 #: The longer side of a picture in inches, small and large, and the cells of a side from which on it is large.
 _SMALL, _LARGE, _LARGE_CELLS = 1.1, 1.9, 64

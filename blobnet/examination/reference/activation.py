@@ -224,7 +224,7 @@ _NUMBERED: dict[str, tuple[Callable[..., FloatArray], Callable[..., FloatArray]]
 
 
 def named(text: str) -> tuple[Callable[[FloatArray], FloatArray], Callable[[FloatArray, FloatArray], FloatArray]]:
-    """The pair for a name, which may have a number behind it, as in ``leaky_relu(0.2)``."""
+    """The pair for a name, which may have a number after it, as in ``leaky_relu(0.2)``."""
     name, _, number = text.rstrip(")").partition("(")
     if not number:
         return ACTIVATIONS[name]

@@ -98,7 +98,7 @@ def adamw(
     epsilon: float = 1e-8,
     weight_decay: Decay = 0.01,
 ) -> tuple[FloatArray, State]:
-    """Adam without decay, behind w *= 1 - learning_rate * weight_decay (Loshchilov and Hutter 2017)."""
+    """Adam without decay, after w *= 1 - learning_rate * weight_decay (Loshchilov and Hutter 2017)."""
     decayed = float64(parameters) * (1.0 - learning_rate * np.asarray(weight_decay))
     return adam(decayed, gradient, state, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
 
