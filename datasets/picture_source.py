@@ -51,7 +51,7 @@ class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package und
         self._written = np.full((len(paths), 2), -1, np.int64)
 
     def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
-        """As :meth:`Source.read`; a picture that cannot be read any more is a FileError that names it."""
+        """Read as :meth:`Source.read`; a picture that cannot be read any more is a FileError that names it."""
         paths = [self._paths[row] for row in rows]
         self.workers.decode(paths, out)
         for row, path in zip(rows, paths, strict=True):

@@ -173,7 +173,7 @@ def _npz_member(path: Path, file: Any, key: str, keys: Sequence[str] | None) -> 
 
 
 def npy_arrays(folder: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, list[str]]:
-    """As :func:`npz_arrays`, of the .npy files in a folder."""
+    """Read the .npy files in a folder, as :func:`npz_arrays`."""
     arrays: Arrays = {}
     found = sorted(path.stem for path in folder.glob("*.npy"))
     for key in keys or found:
@@ -221,7 +221,7 @@ def _stored(path: Path, file: BinaryIO, key: str, has_labels: bool, whole: Calla
 
 
 def hdf5_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, list[str]]:
-    """As :func:`npz_arrays`, of an HDF5 file, which stays open for as long as something is to be read from it.
+    """Read an HDF5 file, as :func:`npz_arrays`; it stays open as long as something is to be read from it.
 
     Nothing is read from another file, and no code is loaded that the file asks for.
     """

@@ -78,7 +78,7 @@ class Point:
 
     @property
     def seconds(self) -> float:
-        """Of all its launches."""
+        """The seconds of all its launches."""
         return sum(item.seconds for item in self.launches)
 
 

@@ -348,7 +348,7 @@ class _Problem:
 
     @cached_property
     def odd(self) -> list[_Problem]:
-        """The same on planes of odd sizes, larger and smaller ones, for a few samples."""
+        """The same problem on planes of odd sizes, larger and smaller, for a few samples."""
         found = []
         for step in (1, -1):
             shape = _odd_shape(self.case.input, step)

@@ -130,7 +130,7 @@ class ChainCheck:
 
 
 def checks_of_chains(*, thorough: bool, seed: int) -> list[ChainCheck]:
-    """Some chains of flat values and of planes; if thorough, all, of any axes, in training too."""
+    """Return checks of some chains, of flat values and of planes; if thorough, of all, in training too."""
     flat, plane = Shape(5), Shape(3, 4, 5)
     if not thorough:
         return [ChainCheck(shape, PREDICTION, _FEW_LINKS, seed) for shape in (flat, plane)]
@@ -233,7 +233,7 @@ def _trained(device: Device, check: ChainCheck, problem: _Problem, *, debug: boo
 
 
 def _expected(check: ChainCheck, problem: _Problem) -> Iterator[tuple[str, Float64Array]]:
-    """The same in float64, layer by layer."""
+    """Yield the expected results in float64, layer by layer."""
     graph = problem.model.graph
     weights = {name: values.astype(np.float64) for name, values in problem.model.weights.items()}
     values: list[Float64Array] = []

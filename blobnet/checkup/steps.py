@@ -308,7 +308,7 @@ def _predicted(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np
 
 
 def _expected(check: StepCheck) -> Iterator[tuple[str, Float64Array]]:
-    """The same in float64."""
+    """Yield the expected results in float64."""
     every = _network(check).weights.items()
     weights = {name: values.astype(np.float64) for name, values in every if not name.startswith("input/")}
     if check.predicts:
@@ -344,7 +344,7 @@ def _expected(check: StepCheck) -> Iterator[tuple[str, Float64Array]]:
 def _computed(
     check: StepCheck, weights: Arrays, statistics: Arrays, batch: _Batch, step: int
 ) -> tuple[float, float, Arrays, Arrays]:
-    """Of a batch: its mean loss, the weight that this is of, gradients of that mean, and the statistics after it."""
+    """Return a batch's mean loss, the weight of that mean, its gradients, and the statistics after the batch."""
     x = entered = _entered(check, batch)
     if check.is_normalized:
         x, *moved = normalization.batch_norm_training(

@@ -55,7 +55,7 @@ class Examinable(Protocol):
 
     @property
     def family(self) -> str:
-        """Of what it is."""
+        """The kind of what is checked."""
 
     @property
     def title(self) -> str:
@@ -95,7 +95,7 @@ class Check:
 
     @property
     def family(self) -> str:
-        """Of operations, or the kind of layer."""
+        """The kind of operation, or of layer."""
         return str(getattr(self.layer, "family", self.layer.kind.lower()))
 
     @property
@@ -223,7 +223,7 @@ def checks_of_implementations(tuning: Tuning, times: int, seed: int) -> list[Che
 
 
 def _variants(item: type[Implementation], operation: Operation) -> set[str]:
-    """Those of an implementation that have a candidate for an operation."""
+    """Return the variants of an implementation that have a candidate for an operation."""
     if not (item.matches(operation) and item.stores(operation)):
         return set()
     candidates = item.candidates(operation)
@@ -275,7 +275,7 @@ def check_of_way(layer: Layer, shape: Shape, task: Task, way: Variant, purpose: 
 
 
 def checks_of_plan(plan: Plan, known: Iterable[BrokenVariant]) -> Iterator[Check]:
-    """For each way in a plan that is not among the ``known`` ones: a check of it, on a layer that has it."""
+    """Return a check of each variant in a plan that is not ``known``, on a layer that uses it."""
     seen, graph = set(known), plan.graph
     for _, call in plan.calls:
         if call.task is None or call.way is None or call.vertex is None:

@@ -150,7 +150,7 @@ def _bench(device: Device, check: Check) -> Bench | None:
 
 
 def _bench_of_way(device: Device, check: Check, problem: Problem, arrangement: Arrangement) -> Bench | None:
-    """None if the way is none for the layer in this arrangement."""
+    """Return a bench of the variant; None if the layer in this arrangement has no such variant."""
     if not check.direction:
         bench = Bench(device, problem, arrangement, as_planned=True)
         return bench if any(bench.calls.values()) else None

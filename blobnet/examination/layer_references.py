@@ -100,7 +100,7 @@ def sides(layer: Conv1D | Conv2D, shape: Shape) -> Sides:
 
 
 def _sides(padding: Any, rank: int) -> Sides:
-    """The same of padding that is not ``same``."""
+    """Return the zeros on both sides of each axis, for padding other than ``same``."""
     if padding == "valid":
         return (0, 0), (0, 0)
     if rank == 1:

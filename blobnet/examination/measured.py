@@ -130,7 +130,7 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """For messages: the layer, the shapes it got, and the seed."""
+        """The name in messages: the layer, the shapes it got, and the seed."""
         return f"{self.layer} on {' '.join(str(shape) for shape in self.shapes)}, count {self.count}, seed {self.seed}"
 
 
@@ -332,7 +332,7 @@ class Bench:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name in messages."""
         return f"{self.problem.name}, {self.arrangement.name}"
 
     @property
@@ -392,7 +392,7 @@ class Bench:
         return self.arrangement.by_placement and ((key[0] == "output" and forward) or ("delta" in key[0] and backward))
 
     def _joined_places(self) -> dict[tuple[str, int], tuple[tuple[str, int], int]]:
-        """For blobs that share a storage: the blob that owns it, and the first unit there."""
+        """Return for blobs that share a storage the blob that owns it, and the first unit there."""
         layer, shapes, arrangement = self.problem.layer, self.problem.shapes, self.arrangement
         output = self.problem.output_shape
         places: dict[tuple[str, int], tuple[tuple[str, int], int]] = {}
@@ -590,7 +590,7 @@ class Bench:
         self.mirror[blob.storage][: self._halo(blob).size][self._halo(blob)] = 0
 
     def _halo(self, blob: Blob) -> npt.NDArray[np.bool_]:
-        """For the samples in use: True where a cell is halo of one of the blob's own units."""
+        """Return a mask of the samples in use: True where a cell is halo of one of the blob's own units."""
         return halo_cells(blob, self.problem.count)
 
     # -- runs --------------------------------------------------------------------------------------------------------
@@ -707,7 +707,7 @@ def require_untouched(guarded: Guarded, where: str) -> None:
 
 
 def halo_cells(blob: Blob, count: int) -> npt.NDArray[np.bool_]:
-    """For the memory of so many samples: True where a cell is halo of one of the blob's own units."""
+    """Return a mask of the memory of ``count`` samples: True where a cell is halo of one of the blob's own units."""
     layout = blob.layout
     mask = np.zeros((count, layout.unit_memory_count, layout.unit_memory_elements), dtype=bool)
     mask[:, layout.unit_offset : layout.unit_offset + layout.unit_count] = layout.halo_mask()

@@ -121,7 +121,7 @@ class LayerSpread:
 
     @property
     def title(self) -> str:
-        """Its name and what stands after it."""
+        """Its name, and the remarks after it."""
         return " + ".join([self.name, *self.kinds[1:]])
 
 

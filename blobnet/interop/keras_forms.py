@@ -294,7 +294,7 @@ def _owner(graph: Graph, vertex: Vertex, together: Mapping[int, int]) -> int:
 
 
 def _flattened(shape: Shape) -> Order:
-    """For each value of a sample in Keras's order, where it stands here."""
+    """Return the place here of each value of a sample in Keras's order."""
     return np.moveaxis(np.arange(shape.elements).reshape(shape.dimensions), 0, -1).reshape(-1)
 
 
@@ -311,7 +311,7 @@ def _wanted_orders(graph: Graph) -> dict[int, Order]:
 
 
 def _flat_orders(graph: Graph) -> list[Order | None]:
-    """For each vertex whose values are flat, where here is what stands at each place of Keras's; None: there, too.
+    """Return the order of Keras for each vertex whose values are flat; None if it is the order here.
 
     Raises:
         OptionError: a layer does something else in Keras, or what it does depends on the order.

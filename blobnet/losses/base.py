@@ -195,7 +195,7 @@ class _Walk:
 
     @classmethod
     def of(cls, rows: int, width: int, parts: int, tuning: Tuning) -> _Walk:
-        """For rows of ``width`` positions."""
+        """Return the walk through rows of ``width`` positions."""
         most = group_size(tuning.model, _MAX_ITEMS) if tuning.model.is_simt else 1
         items = power_of_two(-(-rows // parts) * width, most)
         return cls(rows, parts, items, power_of_two(width, items))

@@ -183,7 +183,7 @@ class Shape:
         return (self.units, *self.sizes)
 
     def with_units(self, units: int) -> Shape:
-        """The same axes with another number of units."""
+        """Return a shape of the same axes with another number of units."""
         return Shape(units, *self.sizes)
 
     def __str__(self) -> str:
@@ -569,7 +569,7 @@ class BlobLayout:
         return view[:, :, 0] if self.unit_depth == 1 else view
 
     def halo_mask(self) -> npt.NDArray[np.bool_]:
-        """For one unit of ``unit_memory_elements``: True where the promise demands a zero."""
+        """Return a mask of a unit's ``unit_memory_elements``: True where the promise demands a zero."""
         mask = np.zeros((self.unit_memory_depth, self.plane_memory_elements), dtype=bool)
         mask[:, : self.plane_extent] = True
         flat = mask.reshape(-1)

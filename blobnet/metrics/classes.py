@@ -52,12 +52,12 @@ def _mean(of_classes: Callable[[npt.NDArray[np.int64]], Scores], labels: Labels,
 
 
 def precision(labels: Labels, scores: Scores) -> float:
-    """Of what was taken for a class, the part that is of it; the mean over the classes that have samples."""
+    """The part that is right of what was taken for a class; the mean over the classes that have samples."""
     return _mean(_precision, labels, scores)
 
 
 def recall(labels: Labels, scores: Scores) -> float:
-    """Of what is of a class, the part that was found; the mean over the classes that have samples."""
+    """The part of a class that was found; the mean over the classes that have samples."""
     return _mean(_recall, labels, scores)
 
 

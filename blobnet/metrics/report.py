@@ -75,12 +75,12 @@ class Report:
 
     @property
     def precision(self) -> Scores:
-        """Of what was taken for a class, the part that is of it."""
+        """The part that is right of what was taken for a class."""
         return _precision(self.matrix)
 
     @property
     def recall(self) -> Scores:
-        """Of what is of a class, the part that was found: the class's accuracy."""
+        """The part of a class that was found: the class's accuracy."""
         return _recall(self.matrix)
 
     @property

@@ -58,11 +58,11 @@ class Entry(_End):
 
     @property
     def sample_bytes(self) -> int:
-        """Of one sample."""
+        """The bytes of one sample."""
         return self.shape.elements * np.dtype(self.sample_type).itemsize
 
     def memory(self, slots: int) -> dict[str, tuple[int, int]]:
-        """Its buffers, with room for ``slots`` batches: (elements, elements for each sample)."""
+        """Return its buffers, with room for ``slots`` batches: (elements, elements for each sample)."""
         sizes = {"samples": (0, -(-slots * self.sample_bytes // FLOAT32.itemsize)), "rows": (0, slots)}
         if self.augmented:
             sizes["augmentation"] = (0, AUGMENTATION_WORDS)
@@ -102,7 +102,7 @@ class Head(_End):
         return {self.buffer(kind): array for kind, array in values.items()}
 
     def calls(self, output: Blob, delta: Blob | None, tuning: Tuning, batch_size: int) -> list[KernelCall]:
-        """Those of its loss, on buffers of its own."""
+        """Return the calls of its loss, on buffers of its own."""
         made = self.loss.calls(output, delta, tuning, batch_size)
         if self.is_only:
             return made

@@ -92,7 +92,7 @@ class Graph:
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """For each vertex, the indices of those that read it (twice, if it is read twice)."""
+        """The indices of the readers of each vertex (twice, if it is read twice)."""
         readers: list[list[int]] = [[] for _ in self.vertices]
         for vertex in self.vertices:
             for source in vertex.inputs:
@@ -104,7 +104,7 @@ class Graph:
         return any(index == output for _, output in self.exits)
 
     def places(self, vertex: Vertex) -> int:
-        """In how many places the layer of ``vertex`` stands."""
+        """Return the number of places of the layer of ``vertex``."""
         return self._places[str(vertex.layer.name)]
 
     @cached_property
@@ -379,7 +379,7 @@ def _check_name(name: str | None, what: str = "a layer's name") -> None:
 
 
 def _layer_key(node: Node) -> int:
-    """The same for all places of a layer; one that has neither a name nor parameters is another one in each."""
+    """Return the key of a layer, the same at all its places; without a name or parameters each place has its own."""
     is_one = node.layer.name is not None or node.layer.parameters([item.shape for item in node.inputs])
     return id(node.layer) if is_one else id(node)
 

@@ -68,7 +68,7 @@ class ParameterTable:
 
     @property
     def bytes(self) -> int:
-        """Of the buffer."""
+        """The bytes of the buffer."""
         return self.type.itemsize * (self.elements + READ_OVERRUN)
 
     @property

@@ -57,17 +57,17 @@ class Summary:
 
     @property
     def trainable(self) -> int:
-        """Those that can be trained."""
+        """The parameters that can be trained."""
         return sum(layer.trainable for layer in self.layers)
 
     @property
     def frozen(self) -> int:
-        """Those of the trainable ones that are frozen."""
+        """The trainable parameters that are frozen."""
         return sum(layer.frozen for layer in self.layers)
 
     @property
     def table(self) -> Table:
-        """For people; what is frozen has a column where something is."""
+        """The summary as a table; frozen parameters have a column if there are any."""
         header = ["layer", "kind", "output shape", "parameters", "frozen"]
         rows = [
             [

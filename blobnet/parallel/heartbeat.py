@@ -153,7 +153,7 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def doing(self, state: State, call: str = "") -> Iterator[None]:
-        """Within, the main thread does that, in a call of that name."""
+        """Note within that the main thread does ``state``, in a call of that name."""
         before = self._turn(state, call=call)
         if before == "failed":  # This rank is done with that, and not about to end.
             before = "works"

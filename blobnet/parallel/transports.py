@@ -22,7 +22,7 @@ Elements: TypeAlias = tuple[Any, range]
 
 
 class Transport:
-    """Of one rank, which has all that there is.
+    """The transport of a single rank, which has everything already.
 
     Attributes:
         name: what it is called.
@@ -41,7 +41,7 @@ class Transport:
         return device.allocate(size)
 
     def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
-        """Begins to send elements to another rank, after what is launched: what waits, and takes those that it sends.
+        """Begin to send elements to another rank after what is launched; return what waits and takes those it sends.
 
         Launches that follow find these. Both ranks call it, each with as many to take as the other one gives.
 
@@ -55,7 +55,7 @@ class Transport:
         raise NotImplementedError
 
     def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
-        """Begins to make elements their sums over all ranks, in an order of its own: what waits, and does that."""
+        """Begin to sum elements over all ranks, in an order of its own; return what waits for the sums."""
         raise NotImplementedError
 
     def fill(self, device: Device, buffer: Any, own: range) -> None:

@@ -97,12 +97,12 @@ class World:
 
     @staticmethod
     def current() -> World:
-        """Those who train together: all that were started, but within :meth:`alone` this process only."""
+        """Return the ranks that train together: all that were started, but within :meth:`alone` this process only."""
         return ALONE if getattr(_alone, "depth", 0) else World.started()
 
     @staticmethod
     def of_calls() -> World:
-        """Those who share the work of a prediction: in threads besides the main one this process only.
+        """Return the ranks that share the work of a prediction; in threads besides the main one, this process only.
 
         What ranks share they must ask for in the same order, which threads do not keep.
         """
@@ -111,7 +111,7 @@ class World:
     @staticmethod
     @contextlib.contextmanager
     def alone() -> Iterator[None]:
-        """Within, this process (in this thread) trains, measures and predicts by itself, on the device of its rank.
+        """Let this process (in this thread) train, measure and predict alone within, on the device of its rank.
 
         For what not all ranks do: ``if world.is_first: with World.alone(): model.evaluate(x, y)``.
         """
@@ -186,7 +186,7 @@ class World:
         """
 
     def doing(self, state: State) -> contextlib.AbstractContextManager[None]:
-        """Within, those who watch take that for what this rank does."""
+        """Tell those who watch what this rank does within."""
         return contextlib.nullcontext()
 
     @property
@@ -209,7 +209,7 @@ class World:
 
     @contextlib.contextmanager
     def speaking(self) -> Iterator[None]:
-        """Within, the first rank alone prints."""
+        """Let the first rank alone print within."""
         with contextlib.ExitStack() as silence:
             if not self.is_first:
                 nowhere = silence.enter_context(open(os.devnull, "w"))  # noqa: PTH123
@@ -459,7 +459,7 @@ def _last_error() -> BaseException | None:
 
 
 def join_ending() -> None:
-    """Begins MPI at the end of a rank that has not yet: others wait for it, or will, and hear that it has ended.
+    """Begin MPI at the end of a rank that has not yet begun it: others that wait for it hear that it has ended.
 
     Where a script has begun MPI itself, an error alone has the rank do that.
     """

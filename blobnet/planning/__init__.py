@@ -1,4 +1,4 @@
-"""From a graph to a plan: which memory every blob gets, and which kernels run in which order.
+"""The planner: from a graph to the memory of every blob and the kernels in their order.
 
 Passes without a device, each a module with one function from frozen values to a frozen value; none changes what another
 has made. In their order: roles, placement, deltas, layout, sites, fusion, schedule, constants, statistics, combining,

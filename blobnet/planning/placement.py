@@ -39,7 +39,7 @@ class Region:
         return cls(Storage(name, planes), 0, planes.units)
 
     def part(self, first: int, units: int) -> Region:
-        """Some of its units."""
+        """Return some of its units as a region."""
         return Region(self.storage, self.unit_offset + first, units)
 
     def overlaps(self, other: Region) -> bool:
@@ -108,7 +108,7 @@ def place_outputs(request: Request, roles: Roles) -> Places:
         return ""
 
     def of_part(index: int) -> int:
-        """Of what a vertex is a part, or a part of a part."""
+        """Return what a vertex is a part of, or a part of a part."""
         return of_part(graph.vertices[index].inputs[0]) if index in parts else index
 
     def joins(position: int, region: Region, reader: Vertex) -> bool:

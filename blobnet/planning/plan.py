@@ -94,7 +94,7 @@ class Plan(Request):
         return max(buffer.bytes(count or self.batch_size) for buffer in self.buffers.values())
 
     def for_batch(self, batch_size: int) -> Plan:
-        """The same for another batch size, with the kernels and the work space of that."""
+        """Return the plan for another batch size, with the kernels and the work space of that."""
         asked = {item.name: getattr(self, item.name) for item in fields(Request)}
         return make_plan(**{**asked, "batch_size": batch_size})
 
@@ -127,7 +127,7 @@ class Plan(Request):
         return fitting
 
     def _largest_count(self, memory: int, allocation: int, reserved: int) -> int:
-        """The same with the work space of this plan."""
+        """Return the largest batch with the work space of this plan."""
         counts = range(1, _MAX_SAMPLES)
         return bisect_left(counts, True, key=lambda count: not self.fits(memory, allocation, reserved, count))
 

@@ -103,7 +103,7 @@ def roofline(
 def draw_roofline(
     axes: Axes, points: Mapping[str, Sequence[tuple[float, float]]], flops: float, bandwidth: float
 ) -> None:
-    """The same on axes of another figure."""
+    """Draw :func:`roofline` on the axes of another figure."""
     ridge = flops / bandwidth
     reached = [intensity for values in points.values() for intensity, _ in values if intensity > 0]
     left, right = min([*reached, ridge]) / 2, max([*reached, ridge]) * 2

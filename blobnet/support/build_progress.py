@@ -49,7 +49,7 @@ def progress_line() -> Iterator[Callable[[int, int], None]]:
         written = text
 
     def ignore(done: int, count: int) -> None:
-        """For who wants no line."""
+        """Ignore progress: for callers that want no line."""
 
     try:
         yield show if _is_wanted.get() and is_watched() else ignore

@@ -66,7 +66,7 @@ class Child:
         return self._answer(limit) is not None
 
     def ask(self, request: str, limit: float | None = None) -> str | None:
-        """Its answer; None if it did not survive the request, or was ended after ``limit`` seconds."""
+        """Return its answer; None if it did not survive the request, or was ended after ``limit`` seconds."""
         self.is_used = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -142,7 +142,7 @@ class Overseer(Thread, Generic[Request, Result]):
         """Keeps a child for others that has nothing left to do, where that is of use."""
 
     def report_to(self, results: SimpleQueue[Result | None]) -> None:
-        """Begins to work."""
+        """Begin to work."""
         self._results = results
         self.start()
 

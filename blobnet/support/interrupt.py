@@ -71,5 +71,5 @@ def at_once() -> _Handlers:
 
 
 def as_exception() -> _Handlers:
-    """Within :func:`at_once`, what takes Ctrl-C as KeyboardInterrupt all the same, and ends in its own way."""
+    """Within :func:`at_once`, let Ctrl-C be a KeyboardInterrupt all the same, for code that ends in its own way."""
     return _Handlers(_ENDING, RUNNING)
