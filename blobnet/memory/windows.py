@@ -46,7 +46,7 @@ class WindowAxis:
         return any(0 <= self.stride * window + tap < size for tap in taps for window in range(windows))
 
     def rounded_up(self, size: int) -> WindowAxis:
-        """Return the axis with more padding after an input of ``size`` cells, for one more window that reaches beyond it.
+        """Return the axis with padding after an input of ``size`` cells for one more window that reaches beyond it.
 
         Each begins within the input or the padding before it, as in PyTorch.
         """
