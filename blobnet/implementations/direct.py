@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.blocking import READ_COST, VECTOR_COST, Block, blocks, reads, splits_for, vector_tiles
@@ -43,18 +43,15 @@ class Direct(Implementation):
 
     lanes = False
     kernels = "convolution/{direction}"
-    #: Whether it reads the input of a convolution at a stride from a copy, split into phases.
-    splits_input: ClassVar[bool] = True
 
     def __init__(self, operation: Operation, tile: object = "", *parts: Part) -> None:
         super().__init__(operation, tile)
         self.parts = parts
-        split = operation.split_input if self.splits_input else None
-        #: Whether it reads such a copy, and how what it reads lies in memory.
+        split = operation.split_input
+        #: Whether it reads the input at a stride from a copy, split into phases, and how what it reads lies in memory.
         self.copies, self.layout = split is not None, split or operation.source.layout
-        #: From a row of it to the next, and from a position to the next in cells of it.
+        #: From a row of it to the next.
         self.pitch, is_forward = self.layout.unit_memory_width, operation.direction == FORWARD
-        self.steps = operation.strides if is_forward and not self.copies else (1, 1)
         #: Whether results are stored in other places of a row than they are computed.
         self.moves = is_forward and self.pitch != operation.result.layout.unit_memory_width
         #: What a sample's copy costs.
@@ -83,17 +80,16 @@ class Direct(Implementation):
         """The ways to make a phase, the cheapest first.
 
         Along rows of their own, if they take no more vectors and the result has another pitch: more of these are stored
-        as they are; or where positions are not neighbours.
+        as they are.
         """
         operation, width, height = self.operation, phase.horizontal.size, phase.vertical.size
         tunables, stride = self.tunables(operation), operation.unit_stride
         if self.copies and operation.taps > 1:
             tunables["MAXIMUM_ACCUMULATORS"] = min(tunables["MAXIMUM_ACCUMULATORS"], SPLIT_ACCUMULATORS)
         tiles = flat = vector_tiles(tunables, operation.units, (height - 1) * self.pitch + width, stride=stride)
-        are_apart = self.steps != (1, 1)
-        if are_apart or self.moves:
+        if self.moves:
             rows = vector_tiles(tunables, operation.units, width, runs=height, stride=stride)
-            tiles = rows if are_apart or rows[0].cost <= flat[0].cost else flat
+            tiles = rows if rows[0].cost <= flat[0].cost else flat
         return [Part(phase, tile, tiles is flat) for tile in tiles]
 
     def _reads(self, part: Part) -> Pair:
@@ -142,10 +138,10 @@ class Direct(Implementation):
             size, order = _order(unit_blocks, part.tile.count, read, tied=is_wide)
             # A work-item takes some time to begin, and what one stores side by side is stored sooner.
             items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
-            count, (step_y, step_x) = size[0] * size[1], self.steps
+            count = size[0] * size[1]
             at_once = max(1, count * operation.batch_size // items)
             facts = part.tile.macros | order | part.phase.macros | macros
-            facts |= {"FLAT": int(part.flat), "STEP_Y": step_y, "STEP_X": step_x, "BLOCKS_AT_ONCE": at_once}
+            facts |= {"FLAT": int(part.flat), "BLOCKS_AT_ONCE": at_once}
             # Backward data, which copies nothing, reads the delta and knows no INPUT.
             calls.append(operation.call(self.kernel, GlobalSize(-(-count // at_once)), None, facts, INPUT=blob))
         return calls

@@ -62,7 +62,6 @@
 #define UNITS_DIVIDE (GROUP_INPUT_UNITS % BLOCK_UNITS == 0)
 #define source_t output_delta_t
 #define ASKS_NEXT 0
-#define SOURCE_LOAD(pointer) VECTOR_LOAD(pointer)
 #include "convolution/direct.h"
 
 #define BLOCKS ((GROUP_INPUT_UNITS + BLOCK_UNITS - 1) / BLOCK_UNITS)

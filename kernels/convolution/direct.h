@@ -39,7 +39,7 @@ INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS],
 #if ASKS_AHEAD
                     PREFETCH(source + positions[v] + shift + UNITS_AHEAD * SOURCE_STEP);
 #endif
-                    values[v] = SOURCE_LOAD(source + positions[v] + shift);
+                    values[v] = VECTOR_LOAD(source + positions[v] + shift);
                 }
 #if ASKS_AHEAD
                 /* The line in which the last vector ends. */

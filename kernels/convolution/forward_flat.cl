@@ -1,9 +1,9 @@
 /*
  * Convolution, forward, on flat planes: output = epilogue(sum over input units and taps of weight * input).
  * Position q of a plane is a cell of one long row at the input's pitch: each tap is a contiguous load at a fixed shift
- * (docs/memory_layout.md), with a stride in one of the input's phases (convolution/input_phases.h), or every STEP_X-th value
- * of what is loaded. What is computed between two rows is replaced by 0. Where the output has another pitch, rows may begin
- * vectors of their own. The last vector of a plane, or of such a row, may overlap the one before: both compute the same.
+ * (docs/memory_layout.md), with a stride in one of the input's phases (convolution/input_phases.h). What is computed between
+ * two rows is replaced by 0. Where the output has another pitch, rows may begin vectors of their own. The last vector of a
+ * plane, or of such a row, may overlap the one before: both compute the same.
  *
  * Blobs:
  *   INPUT  read   its halo is the padding; or its phases, PHASES_Y x PHASES_X a unit
@@ -26,8 +26,6 @@
  *   DILATION_X
  *   PAD_TOP
  *   PAD_LEFT
- *   STEP_Y         from a position to the next, in cells of what is read: 1 in phases
- *   STEP_X
  *   FLAT           1: a plane is one long row; 0: each row of the output begins a vector
  *   LANES          positions in a vector
  *   BLOCK_VECTORS  vectors whose sums are in registers
@@ -53,15 +51,8 @@
 
 #define PHASES (PHASES_Y * PHASES_X)
 #define SOURCE_STEP (PHASES * SOURCE_PLANE)
-#if STEP_Y * STEP_X > 1
-#define ROW_SHIFT(a) (((a) * DILATION_Y - PAD_TOP) * SOURCE_PITCH)
-#define COLUMN_SHIFT(b) ((b) * DILATION_X - PAD_LEFT)
-#define SOURCE_LOAD(pointer) VECTOR_LOAD_STRIDED(pointer)
-#else
 #define ROW_SHIFT(a) (PHASE_ROW((a) * DILATION_Y, SOURCE_PLANE, SOURCE_PITCH) - PAD_TOP * SOURCE_PITCH)
 #define COLUMN_SHIFT(b) (PHASE_COLUMN((b) * DILATION_X, SOURCE_PLANE) - PAD_LEFT)
-#define SOURCE_LOAD(pointer) VECTOR_LOAD(pointer)
-#endif
 #define WEIGHT_UNIT_STRIDE (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)
 #define WEIGHT_DEPTH_STRIDE (FILTER_HEIGHT * FILTER_WIDTH)
 #define UNITS_DIVIDE (GROUP_OUTPUT_UNITS % BLOCK_UNITS == 0)
@@ -83,13 +74,13 @@
 #define VECTORS (OUTPUT_UNIT_HEIGHT * ROW_VECTORS)
 #define OVERLAP (OUTPUT_UNIT_WIDTH >= LANES)
 #define COLUMN(vector) ((vector) % ROW_VECTORS * LANES)
-#define POSITION(vector)                            \
-    ((vector) / ROW_VECTORS * STEP_Y * SOURCE_PITCH \
-     + STEP_X * (OVERLAP ? min(COLUMN(vector), OUTPUT_UNIT_WIDTH - LANES) : COLUMN(vector)))
+#define POSITION(vector)                   \
+    ((vector) / ROW_VECTORS * SOURCE_PITCH \
+     + (OVERLAP ? min(COLUMN(vector), OUTPUT_UNIT_WIDTH - LANES) : COLUMN(vector)))
 #endif
 /* The row and the column of a position's result. */
-#define RESULT_Y(position) ((position) / (STEP_Y * SOURCE_PITCH))
-#define RESULT_X(position) ((position) % (STEP_Y * SOURCE_PITCH) / STEP_X)
+#define RESULT_Y(position) ((position) / SOURCE_PITCH)
+#define RESULT_X(position) ((position) % SOURCE_PITCH)
 #define TILES ((VECTORS + BLOCK_VECTORS - 1) / BLOCK_VECTORS)
 /* Whether all that is added to the cells of a vector, and these cells, lie as its positions do. */
 #define WHOLE_VECTORS                                 \
@@ -187,8 +178,8 @@ __kernel void convolution_forward_flat(READ_BLOB(input), WRITE_BLOB(output), EPI
             int rows[LANES], columns[LANES], places[LANES];
             for (int lane = 0; lane < LANES; lane++) {
                 /* Of a cell among the output's rows, -1 between them. */
-                const int y = RESULT_Y(positions[v] + lane * STEP_X);
-                const int x = RESULT_X(positions[v] + lane * STEP_X);
+                const int y = RESULT_Y(positions[v] + lane);
+                const int x = RESULT_X(positions[v] + lane);
                 const bool is_cell = y < OUTPUT_UNIT_HEIGHT && x < OUTPUT_UNIT_WIDTH;
                 rows[lane] = is_cell ? y : 0;
                 columns[lane] = is_cell ? x : 0;
