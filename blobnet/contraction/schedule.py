@@ -23,6 +23,8 @@ Its text is a list of settings, of which each may be missing:
     order n o y x i a b   outputs, the index of work-groups that changes fastest last; then reductions, innermost last.
                     Work-items side by side follow it, too, those of a shared index before all others if it is not named
 
+The search proposes no chunk, wide or local: the ladders of the seeds (tests/bench/schedules.py) are made of them.
+
 A sum of products may be one of two matrices instead, whose rows, columns and depth are runs of several indexes:
 
     rows o 64x8           output indexes of one operand alone: rows of a work-group x of a work-item
