@@ -35,7 +35,7 @@ _Error = TypeVar("_Error", bound="BlobnetError")
 FIRST_READ = time.time_ns()
 #: Characters of a value that a message shows.
 _MAX_SHOWN = 2000
-#: What stands before the advice in a message.
+#: The word before the advice in a message.
 _HINT = " Hint: "
 
 

@@ -37,7 +37,7 @@ from blobnet.support.picture_kinds import FORMATS, LOSSLESS
 from blobnet.support.regular_file import check_regular
 
 TABLE_SUFFIXES = (".csv",)
-#: How the columns of a table may be called.
+#: The names that columns of a table may have.
 _PATH_COLUMNS, _LABEL_COLUMNS = ("path", "file", "filename", "image"), ("label", "class")
 #: Pictures up to which processes to look at them take longer to start than they would save.
 FEW_PICTURES = 512
@@ -48,7 +48,7 @@ _CLASS_FILES = (CLASS_FILE, CLASS_INDEX)
 _LIKE_PICTURES = ("image", PICTURES, "img", "imgs", "pictures", "photos", "jpegimages")
 _LIKE_MASKS = ("mask", MASKS, "labels", "annotations", "segmentation", "segmentations", "segmentationclass", "gt")
 
-#: What to do about splits without classes.
+#: The advice for splits without classes.
 _FLAT_SPLIT = "put its pictures into a folder for each class, or name their classes in a CSV file (path, label, split)."
 #: Pictures that cannot be read which an error or a warning names.
 _MAX_NAMED = 20

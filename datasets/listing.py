@@ -11,7 +11,7 @@ from blobnet.datasets.pictures import reads
 from blobnet.errors import FileError, first_few, warn
 from blobnet.support.picture_kinds import FORMATS, PLUGINS
 
-#: What systems leave in folders, besides hidden files.
+#: The files that systems leave in folders, besides hidden ones.
 _DEBRIS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 #: Kinds of files left out that a warning names.
 _MAX_KINDS = 8

@@ -26,9 +26,9 @@ from blobnet.datasets.user_data import (
 )
 from blobnet.errors import DataError, OptionError
 
-#: What follows a name in those of the arrays of a split.
+#: The endings of the names of a split's arrays.
 _ENDINGS = {f"_{name}": {"validation": "val"}.get(split, split) for split, own in SPLIT_NAMES.items() for name in own}
-#: What errors call the splits.
+#: The names of the splits in errors.
 _SPLITS = {"train": "", "val": " (validation)", "test": " (test)"}
 
 

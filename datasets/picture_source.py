@@ -47,7 +47,7 @@ class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package und
         self.shape = (len(paths), *([] if units is None else [units]), *size)
         self.workers = workers if isinstance(workers, PictureWorkers) else PictureWorkers(workers)
         self._paths = list(paths)
-        #: What :func:`written` said of each picture, once it was read.
+        #: :func:`written` of each picture when it was read.
         self._written = np.full((len(paths), 2), -1, np.int64)
 
     def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:

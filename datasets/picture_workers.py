@@ -32,19 +32,19 @@ from blobnet.errors import BlobnetError, DataError, FileError, OptionError
 
 #: The (units, height, width) of a picture.
 Form = tuple[int, int, int]
-#: What is said where pictures cannot be read.
+#: The hint of errors about pictures that cannot be read.
 SKIP_HINT = "skip_unreadable=True (--skip-unreadable) leaves such pictures out."
 #: Pictures that cannot be read, beyond which no more are looked at.
 _MAX_UNREADABLE = 1000
 #: Pictures that a worker is given at a time.
 _MAX_PICTURES = 8
-#: What shared memory begins with: which of its pictures a worker is at.
+#: The start of shared memory: the number of the picture that a worker is at.
 _PLACE = struct.Struct("<q")
 #: Seconds after which a worker that does not end is ended.
 _PATIENCE = 2.0
 #: Characters of what a worker said last that errors show.
 _MAX_WORDS = 300
-#: What a worker runs: with the parent's modules, wherever those are.
+#: The program of a worker, with the parent's modules, wherever those are.
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])

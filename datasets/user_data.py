@@ -29,13 +29,13 @@ from blobnet.support.regular_file import MAX_UNPACKED, check_regular, most_memor
 
 #: Keras's names for arrays, and blobnet's.
 KERAS_KEYS = {"x_train": "x", "y_train": "y"}
-#: What arrays to validate with may be called.
+#: The names that arrays to validate with may have.
 VALIDATION_KEYS = {f"{axis}_{name}": f"{axis}_val" for axis in "xy" for name in SPLIT_NAMES["validation"]}
 KEYS = ("x", "y", "x_test", "y_test", "class_names", *KERAS_KEYS, *VALIDATION_KEYS)
 NPZ_SUFFIXES = (".npz",)
 NPY_SUFFIXES = (".npy",)
 HDF5_SUFFIXES = (".h5", ".hdf5")
-#: What samples to train on may be called.
+#: The names that samples to train on may have.
 _FIRST_KEYS = ("x", "x_train")
 #: The filters that HDF5 and h5py bring: deflate, shuffle, Fletcher's checksum, szip, nbit, scale and offset, LZF.
 #: Others are code that HDF5 would look for in folders of the system.

@@ -90,13 +90,13 @@ class Augmentation(metaclass=Explained):
 
     #: Every augmentation by the name of its class, for files.
     kinds: ClassVar[dict[str, type[Augmentation]]] = {}
-    #: How many random numbers a sample takes: one or two blocks of the generator.
+    #: The random numbers of a sample: one or two blocks of the generator.
     numbers: ClassVar[int] = 4
     #: The least axes that a sample must have besides its units.
     rank: ClassVar[int] = 2
-    #: Whether values move to other cells.
+    #: True if values move to other cells.
     moves: ClassVar[bool] = False
-    #: Whether a sample is mixed with another one, and so has two labels.
+    #: True if a sample is mixed with another one, and so has two labels.
     mixes: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:

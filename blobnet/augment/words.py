@@ -15,7 +15,7 @@ from blobnet.augment.flip import Flip
 from blobnet.augment.mixtures import CutMix, Mixup
 from blobnet.errors import OptionError, near_matches
 
-#: What ``augment="crop, flip"`` calls them; a number after ``=`` is the first argument.
+#: The words of ``augment="crop, flip"``; a number after ``=`` is the first argument.
 WORDS: Mapping[str, type[Augmentation]] = {
     "crop": RandomCrop,
     "resize": RandomResizedCrop,
@@ -28,7 +28,7 @@ WORDS: Mapping[str, type[Augmentation]] = {
     "mixup": Mixup,
     "cutmix": CutMix,
 }
-#: Those whose first argument is a number.
+#: The words whose first argument is a number.
 _WITH_NUMBER = ("crop", "rotate", "brightness", "contrast", "saturation", "erase", "mixup", "cutmix")
 
 

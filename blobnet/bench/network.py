@@ -140,7 +140,7 @@ class NetworkBench:
         planned = [call for _, call in self.step.plan.calls]
         self._launches: list[Launch] = self.step.executor.bind(planned, batch_size)
         self._launches += self.step.executor.bind(updates, 0)
-        #: What a training step launches, in order.
+        #: The launches of a training step, in order.
         self.calls = [*planned, *updates]
 
     def train(self) -> None:

@@ -28,7 +28,7 @@ _EPOCH_SECONDS = 4.0
 #: The most bytes of samples that are made.
 _MAX_BYTES = 4e9
 _EPOCHS = 3
-#: How often trainings take turns.
+#: The number of times that trainings take turns.
 _ROUNDS = 5
 #: Calls of predict in a row.
 _CALLS = 12

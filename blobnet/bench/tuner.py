@@ -357,7 +357,7 @@ class _Problem:
         return found
 
 
-#: What makes the sizes of depth, height and width odd, if they are not too many cells then.
+#: Functions that make the sizes of depth, height and width odd, if these do not become too many cells.
 _ODDER = (1, 1, 3)
 
 

@@ -32,7 +32,7 @@ from blobnet.network.graph import Vertex
 from blobnet.network.parameters import DeviceParameters
 from blobnet.training.training_step import TrainingStep
 
-#: How a network runs: in inference; trained; trained but for the products, all else being frozen.
+#: The modes in which a network runs: in inference; trained; trained but for the products, the rest being frozen.
 PREDICTION, TRAINING, FROZEN = MODES = ("prediction", "training", "frozen")
 #: Samples, layers of a chain, and what a result may differ by at most, over its root mean square.
 _COUNT, _LENGTH, _TOLERANCE = 3, 5, 1e-4
@@ -48,7 +48,7 @@ def _product(shape: Shape) -> Layer:
     return made
 
 
-#: What a chain is made of, for values of a shape; joins have the network's input, or numbers that are learned, beside.
+#: The links of a chain, for values of a shape; joins also take the network's input, or numbers that are learned.
 LINKS: Mapping[str, Callable[[Shape], Layer]] = {
     "relu": lambda shape: layers.Activation("relu"),
     "gelu": lambda shape: layers.Activation("gelu"),
@@ -67,7 +67,7 @@ LINKS: Mapping[str, Callable[[Shape], Layer]] = {
     "own": lambda shape: layers.Contraction(_OWN),
     "product": _product,
 }
-#: Those that a quick check has: where numbers of units meet what is done to single values.
+#: The links of a quick check: where numbers of units meet operations on single values.
 _FEW_LINKS = ("relu", "gelu", "sum", "norm", "scale", "prelu", "own")
 #: The shapes of the numbers that joins have beside.
 _BESIDE: Mapping[str, Callable[[Shape], tuple[int, ...]]] = {

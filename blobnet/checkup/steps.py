@@ -40,9 +40,9 @@ SHAPE, _UNITS, _COUNT, _STEPS, _RATE = Shape(3, 7, 5), 4, 3, 2, 0.05
 #: What a result may differ by at most, over its root mean square: in fp32, and where each value of one layer for the
 #: next is rounded to 11 bits (half a unit in the last place is 2^-12 of it) and a sum of 27 such numbers is.
 _TOLERANCE, _TOLERANCE_OF_HALVES = 5e-5, 6 * 2.0**-11
-#: What may change samples: all that moves, recolours or erases, on its way in.
+#: Augmentations that change single samples: they move, recolour or erase.
 _AUGMENT = (RandomCrop(1), RandomAffine(30, 0.1, (0.8, 1.3)), Flip(), Brightness(0.4), Saturation(0.5), Erasing(0.9))
-#: What mixes them, and their labels.
+#: Augmentations that mix samples, and their labels.
 _MIXUP, _CUTMIX = (Mixup(1.0),), (CutMix(),)
 #: Parameters of the batch norm.
 _NORM, _STATISTICS = ("norm/scale", "norm/shift"), ("norm/running_mean", "norm/running_variance")

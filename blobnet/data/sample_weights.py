@@ -16,7 +16,7 @@ from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import FloatArray
 from blobnet.network.ends import in_order
 
-#: What ``class_weights`` may be, besides None: a weight for each class, some of them by number or name, or "balanced".
+#: The values of ``class_weights`` besides None: a weight for each class, some by number or name, or "balanced".
 ClassWeights = str | Sequence[float] | Mapping[Any, float] | npt.NDArray[Any]
 
 BALANCED = "balanced"

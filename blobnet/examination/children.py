@@ -20,7 +20,7 @@ Kind = TypeVar("Kind", bound=Examinable)
 LIMIT = 60.0
 #: Children that work side by side at most: compilers of CPUs' drivers use one core.
 _MOST = 4
-#: What a child runs.
+#: The program of a child.
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])

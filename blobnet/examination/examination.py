@@ -30,7 +30,7 @@ NOT_BUILT, CRASHED, HUNG, FAILED = "not built", "crashed", "hung", "failed"
 TOLERANCES = {"fp32": 5e-4, "tf32": 6 * 2.0**-10}
 #: The same of layers that are no products, whose functions drivers may compute to some units in the last place.
 _OTHER_TOLERANCE = 5e-5
-#: What is smaller than this part of other results of a phase is 0 but for rounding.
+#: Results smaller than this part of the others of a phase are 0 but for rounding.
 _NOTHING = 1e-9
 #: Runs that are timed, of which the fastest counts.
 _TIMED = 5

@@ -275,7 +275,7 @@ class Bench:
         salt = zlib.crc32(arrangement.name.encode())
         self._generator = np.random.default_rng([problem.seed, salt])
         self._arrays: dict[str, Array] = {}
-        #: What the numbers of all blobs are, in training too.
+        #: The type of the numbers of all blobs, in training too.
         self.type = problem.storage
         blobs = self._blobs()
         inputs = range(len(problem.shapes))
@@ -317,7 +317,7 @@ class Bench:
         if as_planned:
             self.calls = {phase: for_model(calls, self.site.tuning.model) for phase, calls in self.calls.items()}
         self._buffers = self._make_buffers()
-        #: What every buffer holds, as far as the host knows.
+        #: The content of every buffer, as far as the host knows.
         self.mirror: dict[str, FloatArray] = {}
 
     @cached_property

@@ -18,11 +18,11 @@ from blobnet.support import system
 from blobnet.support.formatting import format_bytes
 from blobnet.support.regular_file import check_regular
 
-#: What HDF5 files begin with.
+#: The first bytes of HDF5 files.
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 HDF5, ONNX, SAFETENSORS = "an HDF5 file", "an ONNX file, by its name", "a safetensors file"
 UNKNOWN = "no format that blobnet knows"
-#: What files of other formats begin with.
+#: The first bytes of files of other formats.
 _KINDS = {
     HDF5_SIGNATURE: HDF5,
     b"PK\x03\x04": "a zip archive (.npz, .keras or PyTorch)",
@@ -35,7 +35,7 @@ _KINDS = {
     b"<": "a web page or XML",
 }
 
-#: What reads files that hold networks or weights, where something else is expected.
+#: Hints at what reads files of networks or weights, where something else is expected.
 _READERS = {
     HDF5: "blobnet.load reads a model that blobnet wrote.",
     ONNX: "blobnet.onnx.load reads it, and so do blobnet plan and blobnet predict.",
@@ -45,7 +45,7 @@ _READERS = {
 #: The ends of the names of files that PyTorch writes as pickles.
 PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".bin")
 
-#: What writes the files whose names end so; longer ends first.
+#: The functions that write files whose names end so; longer ends first.
 WRITERS = {
     ".weights.h5": "model.save_keras_weights",
     ".safetensors": "model.save_safetensors",

@@ -21,11 +21,11 @@ from blobnet.files import atomic
 from blobnet.files.atomic import listed
 from blobnet.support.formatting import format_bytes
 
-#: What HDF5 says where a process opens a file a second time, in another way.
+#: The words of HDF5 where a process opens a file a second time, in another way.
 _OPEN_ALREADY = ("locking flag values don't match", "already open")
-#: What a model file says that it is, as its attribute ``format``.
+#: The value of the attribute ``format`` of a model file.
 MODEL_FORMAT = "blobnet"
-#: What h5py raises when it meets damage.
+#: The errors that h5py raises when it meets damage.
 DAMAGE = (OSError, KeyError, RuntimeError, ValueError, TypeError, OverflowError, MemoryError)
 
 
@@ -95,7 +95,7 @@ def attribute(item: h5py.Group, name: str) -> str | int | None:
 
 #: Seconds for texts of variable length, and bytes of memory.
 _PATIENCE, _MEMORY = 20, 1 << 31
-#: What a process of its own begins with. The bound of memory is for what damage says of sizes.
+#: The start of the program of a process of its own. It bounds memory, since damage may say any size.
 _PRELUDE = f"""
 import contextlib, json, sys
 import h5py

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-#: Where the numbers come from, by the word in the table's last column.
+#: The sources of the numbers, by the word in the table's last column.
 SOURCES = {
     "cuda": "NVIDIA, CUDA C++ Programming Guide, compute capabilities: features and technical specifications",
     "gcn": "AMD, GCN Architecture white paper (2012), Vega ISA (2017); ROCm documentation, GPU specifications",

@@ -13,12 +13,12 @@ from typing import Any
 
 from blobnet.hardware.architectures import BANDWIDTHS, CAPABILITIES, NAMES, Architecture, architectures
 
-#: Where facts come from, the least trusted first.
+#: The origins of facts, the least trusted first.
 ASSUMED, DRIVER, TABLE, MEASURED = "assumed", "driver", "table", "measured"
-#: What is assumed of devices that nothing is known of.
+#: The assumption about devices of which nothing is known.
 _ASSUMED_GPU = {"lanes": 32, "registers": 128, "register_file": 1 << 16, "banks": 32, "cache_line": 64}
 _ASSUMED_CPU = {"lanes": 4, "registers": 16, "banks": 1, "cache_line": 64}
-#: Who writes compilers, by a word in a platform's name: for CPUs it counts more than who makes them.
+#: The authors of compilers, by a word in a platform's name: for CPUs they count more than the maker.
 _COMPILERS = (
     ("portable computing", "pocl"),
     ("rusticl", "mesa"),
@@ -31,9 +31,9 @@ _COMPILERS = (
     ("arm", "arm"),
     ("qualcomm", "qualcomm"),
 )
-#: Those whose products of tiles have other addresses, see DeviceModel.prefers_32bit_addresses.
+#: The compilers whose products of tiles use other addresses, see DeviceModel.prefers_32bit_addresses.
 _DEAR_ADDRESSES = "amd", "intel"
-#: Who makes devices, by a word in a device's name, else in the vendor that its driver names.
+#: The makers of devices, by a word in a device's name, else in the vendor that its driver names.
 _VENDORS = (
     (r"nvidia|geforce|quadro|tesla", "nvidia"),
     (r"\bamd\b|authenticamd|advanced micro devices|radeon|\bgfx\d|epyc|ryzen", "amd"),

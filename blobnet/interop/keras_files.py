@@ -26,12 +26,12 @@ from blobnet.interop.keras_forms import KerasLayer, Variable, keras_layers
 from blobnet.memory.blob import FloatArray
 from blobnet.network.graph import Graph
 
-#: Where the layers are: in Keras 3, and in its first versions.
+#: The group of the layers: in Keras 3, and in its first versions.
 _LAYERS = ("layers", "_layer_checkpoint_dependencies")
 _BETWEEN = re.compile("/(?:" + "|".join(_LAYERS) + ")/")
 #: The file of weights in a .keras archive.
 _MEMBER = "model.weights.h5"
-#: What stands for an input layer's numbers: a layer of this class, with these variables.
+#: The stand-in for an input layer's numbers: a layer of this class, with these variables.
 _NORMALIZATION, _MEAN, _VARIANCE = "normalization", "0", "1"
 #: Reads the lists of names in a file of Keras 2, which are texts of variable length.
 _NAMES = """
@@ -159,7 +159,7 @@ class _Nest:
     inner: dict[str, _Nest] = field(default_factory=dict)
 
 
-#: What tells a layer by its variables: its class, and the path and shape of each.
+#: The identity of a layer by its variables: its class, and the path and shape of each.
 _Signature: TypeAlias = "tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]"
 #: Ways to put the models of a file into the order of a network that are tried.
 _MAX_ORDERS = 10_000

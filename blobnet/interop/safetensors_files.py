@@ -17,11 +17,11 @@ from blobnet.interop import torch_names
 from blobnet.memory.blob import FloatArray
 from blobnet.network.graph import Graph
 
-#: What files that PyTorch writes as pickles begin with.
+#: The first bytes of files that PyTorch writes as pickles.
 _BEGINNINGS = (b"PK\x03\x04", b"\x80")
 #: The types that are read.
 _TYPES = ("BF16", "F16", "F32", "F64")
-#: What the names of input layers' numbers begin with in the file's metadata.
+#: The prefix of the names of input layers' numbers in the file's metadata.
 _INPUT = "blobnet.input."
 
 

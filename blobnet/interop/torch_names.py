@@ -19,7 +19,7 @@ from blobnet.network.graph import Graph, Vertex
 
 #: PyTorch's names of parameters, where they differ.
 _RENAMED = {"scale": "weight", "shift": "bias", "running_variance": "running_var", "slope": "weight"}
-#: What PyTorch's attention joins to one tensor.
+#: The parameters that PyTorch's attention joins to one tensor.
 _JOINED = {
     "in_proj_weight": ("query", "key", "value"),
     "in_proj_bias": ("query_bias", "key_bias", "value_bias"),
@@ -74,7 +74,7 @@ class Rule(NamedTuple):
     tensors: Mapping[str, tuple[str, int, int]] = {}
 
 
-#: What stands for a group in a template.
+#: The pattern of a group in a template.
 _PLACE = re.compile(r"\{(-?)(\d)(?::([^}]*))?\}")
 
 

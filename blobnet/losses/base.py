@@ -14,7 +14,7 @@ from blobnet.launch.kernel_source import Macro
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.support.foreign import Explained
 
-#: What stands for a label that takes no part, on the device.
+#: The number of a label that takes no part, on the device.
 IGNORED = -1
 #: Positions that a part of a sample has at least, the most parts of a sample, and a GPU's most work-items for one.
 _PART_POSITIONS, _MAX_PARTS, _MAX_ITEMS = 4096, 64, 256
@@ -28,9 +28,9 @@ class Loss(metaclass=Explained):
     #: the number of samples: the weighted loss, its weight, and of the positions with a class how many were right,
     #: among the best five, and there at all.
     SAMPLE_METRICS: ClassVar[int] = 5
-    #: Whether labels are class numbers (then accuracy is meaningful) or targets of the output's shape.
+    #: True if labels are class numbers (then accuracy is meaningful), False for targets of the output's shape.
     takes_classes: ClassVar[bool] = False
-    #: Whether a sample may have the labels of two, each with a share.
+    #: True if a sample may have the labels of two, each with a share.
     takes_pairs: ClassVar[bool] = True
     #: The kernel that computes it.
     kernel: ClassVar[str] = ""

@@ -43,7 +43,7 @@ class StorageType:
 
 FLOAT32 = StorageType("float32", "real_t")
 FLOAT16 = StorageType("float16", "half")
-#: Those that plans may ask for, by name.
+#: The types that plans may ask for, by name.
 STORAGE_TYPES = {kind.name: kind for kind in (FLOAT32, FLOAT16)}
 
 
@@ -63,7 +63,7 @@ def storage_type(name: str) -> StorageType:
 AXIS_NAMES = ("depth", "height", "width")
 AXES = len(AXIS_NAMES)
 
-#: What of a layout kernels take as macros of a role, where every blob of a call is plain (:attr:`BlobLayout.is_plain`).
+#: The numbers of a layout that are macros of a role, if every blob of a call is plain (:attr:`BlobLayout.is_plain`).
 _SIZES = (
     "UNIT_COUNT",
     "UNIT_MEMORY_COUNT",
@@ -79,7 +79,7 @@ _SIZES = (
     "UNIT_MEMORY_HEIGHT_OFFSET",
     "MEMORY_ELEMENTS",
 )
-#: What they take besides where one is not; and what it is in a plain blob, whose units are planes.
+#: The numbers that are macros besides if one is not plain; and their values in a plain blob, whose units are planes.
 _PLANE_SIZES = {
     "UNIT_DEPTH": "1",
     "UNIT_MEMORY_DEPTH": "1",

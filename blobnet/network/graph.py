@@ -221,7 +221,7 @@ def _only(side: str, vertices: Mapping[str, Vertex]) -> Vertex:
     return next(iter(vertices.values()))
 
 
-#: What stands for the inputs or the outputs of a model: a node, several ones, or several ones by name.
+#: The inputs or outputs of a model: a node, several nodes, or several nodes by name.
 Ends: TypeAlias = "Node | Sequence[Node] | Mapping[str, Node]"
 
 

@@ -22,7 +22,7 @@ class _Moments(Optimizer):
     beta2: float = 0.999
     epsilon: float = 1e-8
     kernel: ClassVar[str] = "optimizer/adam"
-    #: Whether weight decay shrinks the parameters themselves instead of adding to their gradients.
+    #: True if weight decay shrinks the parameters themselves instead of adding to their gradients.
     decoupled: ClassVar[bool]
 
     def __post_init__(self) -> None:

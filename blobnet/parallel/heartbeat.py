@@ -22,20 +22,20 @@ from typing import Any, Literal
 #: Seconds between two words of a rank, without a word after which it is lost, and after which an error of one rank is
 #: that of the job if others wait for it.
 INTERVAL, SILENCE, PATIENCE = 1.0, 20.0, 5.0
-#: How many times as long as any before a step may take, while others wait for it, beyond SILENCE.
+#: A step may take so many times as long as any before, beyond SILENCE, while others wait for it.
 _SLOWER = 5.0
 #: Seconds for ranks to find each other.
 _CONNECT = 10.0
-#: What is read at once, and how much of an error is said.
+#: Bytes that are read at once, and characters of an error that are said.
 _MAX_BYTES, _MAX_TEXT = 1 << 16, 2000
 
-#: What a rank does that computes something by itself.
+#: The rule about what a rank computes by itself.
 ALONE_RULE = "what one rank does by itself, it does within World.alone() (docs/many_devices.md)"
 
 #: The number of no call, behind which a rank does not go on.
 _FOR_GOOD = -1
 
-#: What the main thread of a rank does: its own work, the first step or a later one, waiting for others; or it has met
+#: The state of a rank's main thread: its own work, the first step or a later one, waiting for others; or it has met
 #: an error, or ended.
 State = Literal["works", "begins", "steps", "waits", "failed", "ended"]
 

@@ -22,7 +22,7 @@ from blobnet.errors import DeviceError, OutOfMemoryError, extra
 
 __all__ = ["INSTALL", "WITHOUT", "Communicator", "Memory", "find", "identifier", "is_wanted", "missing"]
 
-#: What is said of what is missing, and of what fails.
+#: The hints of errors: how to install NCCL, and how to do without it.
 INSTALL = extra("nccl")
 WITHOUT = "BLOBNET_NCCL=0 exchanges through MPI instead."
 

@@ -32,13 +32,13 @@ from blobnet.support.interrupt import STATUS, TERMINATED, Terminated
 
 __all__ = ["World"]
 
-#: What mpiexec of MPICH (and srun), of Open MPI, and others by PMIx tell each process that they start.
+#: The variables in which mpiexec of MPICH (and srun), of Open MPI, and others by PMIx tell a process its rank.
 _STARTED_BY_MPI = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 
-#: What some of them tell of how many there are.
+#: The variables in which some of them tell the number of ranks.
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
-#: What tells processes that a rank starts, and which find all of the above, that they are none: its own number.
+#: The variable that tells processes which a rank starts that they are no ranks: its own process number.
 _RANK_PROCESS = "BLOBNET_RANK_PROCESS"
 
 #: The shards of a step under mpiexec, unless one says otherwise.
@@ -449,7 +449,7 @@ def _begun_mpi(*, ends: bool) -> Any:
     return mpi
 
 
-#: What this process has heard while it waited for others to begin MPI, which cannot end then as it should.
+#: The interrupts of this process while it waited for others to begin MPI, which cannot end then as it should.
 _interrupted: list[KeyboardInterrupt] = []
 
 

@@ -30,13 +30,13 @@ from blobnet.planning.request import Request
 from blobnet.support.garbage import gc_paused
 from blobnet.support.user_cache import read_entry, write_entry
 
-#: What a plan is made of: classes whose objects have their fields for parts, in their order.
+#: The classes that a plan is made of; their parts are their fields, in order.
 _RECORDS = (
     *(Array, Axis, Blob, BlobLayout, Buffer, GlobalSize, KernelCall, KernelSource, StorageType, Task, Tunable, Variant),
 )
-#: What a plan keeps, beside what it was asked for with. ``sites`` are for who has layers make more calls.
+#: The fields of a plan that are kept, beside its request. ``sites`` only serve callers that let layers make more calls.
 _KEPT = ("calls", "buffers", "placed", "outputs", "deltas", "fused")
-#: How hard zlib tries: the kernels of a plan are the same text again and again.
+#: The level of zlib: the kernels of a plan are the same text again and again.
 _LEVEL = 1
 #: Nanoseconds by which clocks of disks may be behind, and modules that need no errors ahead.
 _MARGIN = 5 * 10**9
@@ -129,7 +129,7 @@ def _unpacked(kind: Any) -> Callable[[list[Any]], Any]:
     return lambda parts: kind(*parts)
 
 
-#: What makes values of their parts, by their kind.
+#: The functions that make values of their parts, by kind.
 _MAKERS: dict[str, Callable[[list[Any]], Any]] = {
     **{kind.__name__: _record(kind) for kind in _RECORDS},
     **{kind.__name__: _unpacked(kind) for kind in (Definition, range)},

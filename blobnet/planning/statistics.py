@@ -8,7 +8,7 @@ from dataclasses import replace
 from blobnet.launch.kernel_call import Array, KernelCall
 from blobnet.planning.constants import PhasedCall
 
-#: Where a shard's statistics lie, in place of those among the parameters.
+#: The storage of a shard's statistics, in place of those among the parameters.
 STATISTICS = "statistics"
 
 

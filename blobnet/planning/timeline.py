@@ -12,7 +12,7 @@ from blobnet.launch.kernel_call import CONSTANT, KernelCall
 from blobnet.planning import Plan
 from blobnet.planning.memory import occupants
 
-#: What holds memory, in the order in which it is stacked: what is always there first.
+#: The kinds of memory in the order in which they are stacked: what is always there first.
 KINDS = (
     "weights",
     "optimizer",

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from blobnet.plots.sheet import draw_mistakes, draw_sheet, mistakes, samples
     from blobnet.plots.timing import step
 
-#: What matplotlib draws without a screen or further programs.
+#: The formats that matplotlib draws without a screen or further programs.
 SUFFIXES = (".png", ".pdf", ".svg")
-#: Where each function is. No file has the name of a function: importing the one would hide the other.
+#: The module of each function. No file has the name of a function: importing the one would hide the other.
 _MODULES = {
     "save": "drawing",
     "step": "timing",

@@ -36,7 +36,7 @@ _CAPTION_SIZE = 7.5
 _CHARACTERS, _TITLE_CHARACTERS = 16, 12
 #: The part of all values that the shades of a sheet may leave out at either end.
 _CUT = 0.2
-#: How much of a picture is the colour of the class that lies over it.
+#: The opacity of the colour of a class over a picture.
 _OVER = 0.5
 #: The colours of classes in masks, from 0 to 1: those of the files that ``predict --masks`` writes.
 _COLOURS = mask_colours() / 255

@@ -16,9 +16,9 @@ class Schedule(metaclass=Explained):
 
     #: Every schedule by the name of its class, for files.
     kinds: ClassVar[dict[str, type[Schedule]]] = {}
-    #: Whether the rates depend on the number of epochs, so that a resumed training must plan the same.
+    #: True if the rates depend on the number of epochs, so that a resumed training must plan the same.
     depends_on_epochs: ClassVar[bool] = False
-    #: Whether they depend on the number of steps of an epoch.
+    #: True if they depend on the number of steps of an epoch.
     depends_on_steps: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:

@@ -21,7 +21,7 @@ _PRETRAINED = "model.load_safetensors(path) or model.load_keras_weights(path) ta
 _PRETRAINED += "with its weights (docs/weights.md, docs/pretrained.md)."
 _MEASURED = "say it to fit: model.fit(x, y, optimizer=..., loss=..., metrics=...)."
 
-#: What to do instead, by the name of an argument: a hint, or the name of the same argument here.
+#: The advice for the name of another framework's argument: a hint, or the name of the same argument here.
 ARGUMENTS = {
     # fit, evaluate, predict
     "class_weight": 'class_weights= takes {number or name: weight}, or "balanced".',
@@ -83,7 +83,7 @@ ARGUMENTS = {
     "pretrained": _PRETRAINED,
     "weights": _PRETRAINED,
 }
-#: What to do instead of calling a method that a model does not have.
+#: The advice for a method that a model does not have.
 METHODS = {
     "add": "layers come in a list: Sequential([first, second, ...]).",
     "compile": _MEASURED,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
     import _signal  # What signal puts names on, which takes longer.
 
-#: What a shell shows of a process that Ctrl-C has ended, and what blobnet prints then; and that of SIGTERM.
+#: The status of a process that Ctrl-C has ended, the word that blobnet prints then, and the status of SIGTERM.
 STATUS, WORD, TERMINATED = 130, "interrupted", 143
 
 
@@ -55,7 +55,7 @@ class _Handlers:
             _signal.signal(number, self._before[number])
 
 
-#: What takes the signals in a process, while modules are imported, and in a running command.
+#: The handlers of signals in a process, while modules are imported, and in a running command.
 _USUAL: _Taken = {_signal.SIGINT: _signal.default_int_handler, _signal.SIGTERM: _signal.SIG_DFL}
 _ENDING: _Taken = {_signal.SIGINT: _end, _signal.SIGTERM: _end}
 RUNNING: _Taken = {_signal.SIGINT: _signal.default_int_handler, _signal.SIGTERM: _terminate}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from blobnet.errors import printable
 
-#: What ``floor >100 %`` means: see :func:`floor_percent`.
+#: The meaning of ``floor >100 %``: see :func:`floor_percent`.
 ABOVE_FLOOR = "floor >100 %: data stayed in a cache, or minimal filtering needed fewer operations than the floor counts"
 _STYLES = {"<": "left", ">": "right"}
 #: A long table gets a scroll bar instead of pushing everything else off the page.
