@@ -28,3 +28,18 @@ def test_names_that_the_tour_points_out_are_there() -> None:
         for word in re.findall(r"`([A-Za-z_.]+)`", text):
             if "/" not in word and "=" not in word:
                 assert re.search(rf"\b{word.rpartition('.')[2]}\b", source), f"{name} has no {word}"
+
+
+def test_files_that_pages_and_docstrings_name_are_there() -> None:
+    """But in docs/history, which is left as it was written."""
+    folders = "blobnet", "kernels", "models", "datasets"
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".cl", ".h")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "reference").glob("*.md")]
+    missing = set()
+    for path in [*sources, *pages]:
+        for name in re.findall(
+            r"(?<![\w/.])((?:blobnet|kernels|docs|tests)/[\w/.-]+\.(?:py|cl|h|md|json))\b", path.read_text("utf-8")
+        ):
+            if not (ROOT / name).exists():
+                missing.add(f"{path.relative_to(ROOT)}: {name}")
+    assert not missing
