@@ -194,7 +194,7 @@ def _elements(layout: BlobLayout) -> int:
 
 
 def _order(unit_blocks: int, column_blocks: int, read: Pair, *, tied: bool = False) -> tuple[Pair, dict[str, Macro]]:
-    """Width and height in the order of blocks that reads less (:func:`reads`), and the macro of kernels/convolution/order.h.
+    """Width and height in the order of blocks that reads less, and the macro of kernels/convolution/order.h.
 
     ``tied``: whether units come first where both read as much.
     """
