@@ -14,7 +14,7 @@ expressions of sizes, whose division rounds down; they may be missing where an o
 Constraints follow behind commas: ``e < r`` means 0 <= e < r. ``A[i] == B[j] ? C[i]`` without ``:`` leaves out terms. An
 *element-wise* statement names whole tensors, with NumPy's broadcasting. Functions: abs, ceil, cos, detach, erf, exp,
 expm1, floor, log, log1p, max, min, pow, round (half to even), sigmoid, sin, sqrt, tanh. The grammar is at the head of
-:mod:`blobnet.contraction.syntax`; :mod:`blobnet.contraction.build` writes the same from Python.
+:mod:`blobnet.contraction.syntax`.
 
 **Ranges** follow from the edges: every operand's element, and the output's, is inside its tensor; what would be outside
 is no term. So nothing is ever read outside, and padding is what is left out. But where an index is aggregated over and
