@@ -264,7 +264,11 @@ def test_networks_of_pictures_with_units_last(run, units_last: np.ndarray) -> No
     wanted = np.einsum("nyxcij,fcij->nyxf", windows, units_last.astype(np.float64)).mean((1, 2))
     said = "are (height, width, units); the model gets them as (units, height, width)\n"
     assert run("train", "--init-from", "last.onnx", "--dataset", "pictures", "--epochs", 1).status == 0
-    assert bn.load("last-tuned.h5").graph.input.shape.dimensions == (3, 6, 5)
+    tuned = bn.load("last-tuned.h5")
+    assert tuned.graph.input.shape.dimensions == (3, 6, 5)
+    # The file's scaling is the input layer's, whose numbers are the data's now: nothing is scaled twice.
+    assert "Contraction" not in {vertex.layer.kind for vertex in tuned.graph.vertices}
+    np.testing.assert_allclose(tuned.weights["image/deviation"], pixels.reshape(-1, 3).std(0, np.float64), rtol=0.1)
     for data, is_turned in (("pictures", False), ("first.npz", False), ("last.npz", True)):
         result = run("predict", "last.onnx", data, "--npz", "found.npz")
         assert result.status == 0, result.err

@@ -272,6 +272,13 @@ def test_the_sum_of_weights_at_each_output_is_its_own(device: Device) -> None:
     for name in wanted.keys() - {"input"}:
         assert_close(found[name], wanted[name], relative=1e-5, absolute=1e-7, what=name)
     assert not found["values/weight"].any()
+    # Of which nothing counts, an output's loss is none, and none of the sum's.
+    y["mask"][:] = 255
+    measured = model.evaluate(x, y, loss=loss, device=device)
+    history = model.fit(x, y, loss=loss, batch_size=3, device=device, verbose=False)
+    for values in (measured, {name: each[0] for name, each in history.items()}):
+        assert np.isnan(values["mask_loss"])
+        assert values["loss"] == values["value_loss"] > 0
 
 
 def test_the_same_seed_gives_the_same_bits_and_a_resumed_training_too(device: Device, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests import random_networks, torch_graphs
 from tests.random_networks import GENERATED, NOT_GENERATED, differences, examine, make_problem
 
 #: The first networks of each test, and how many it has: pytest shares tests among processes.
-FIRST, EACH = [*range(0, 20, 5), *range(500, 520, 5)], 5
+FIRST, EACH = [*range(0, 30, 5), *range(500, 530, 5)], 5
 
 
 def test_there_is_every_kind_of_layer(monkeypatch: pytest.MonkeyPatch) -> None:
