@@ -1,4 +1,4 @@
-"""What several of the networks are made of."""
+"""The blocks that several of the networks are made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What augmentations share: rows of numbers for each sample, and draws that do not depend on others."""
+"""The base of augmentations: rows of numbers for each sample, and draws that do not depend on others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IDENTITY = (1, 0, 0, 0, 1, 0)
 
 
 class Rows:
-    """How the samples of a batch change.
+    """The changes of a batch's samples.
 
     Args:
         count: samples.

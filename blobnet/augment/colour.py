@@ -14,7 +14,7 @@ from blobnet.memory.blob import Shape
 
 @dataclass(frozen=True)
 class _Colour(Augmentation):
-    """What changes of colours share: a distance is multiplied by a factor from 1 - amount to 1 + amount."""
+    """The base of changes of colours: a distance is multiplied by a factor from 1 - amount to 1 + amount."""
 
     amount: float = 0.2
     rank: ClassVar[int] = 0
@@ -30,7 +30,7 @@ class _Colour(Augmentation):
 
     @abstractmethod
     def _rest(self, colours: Float64Array, others: Float64Array) -> Float64Array:
-        """What comes to the multiplied colours, (4, count): ``others`` times what distances are measured from."""
+        """Return what is added to the multiplied colours, (4, count): ``others`` times what distances are measured from."""
 
 
 @dataclass(frozen=True)

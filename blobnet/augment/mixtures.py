@@ -12,7 +12,7 @@ from blobnet.augment.base import Augmentation, Float64Array, Rows, _symmetric_be
 
 @dataclass(frozen=True)
 class _Mixture(Augmentation):
-    """What mixtures of a sample with its partner share."""
+    """The base of mixtures of a sample with its partner."""
 
     alpha: float = 1.0
     probability: float = 1.0

@@ -1,4 +1,4 @@
-"""What may happen between the epochs, and the steps, of a training."""
+"""Callbacks: what may happen between the epochs, and the steps, of a training."""
 
 from blobnet.callbacks.base import Callback
 from blobnet.callbacks.checkpoint import Checkpoint

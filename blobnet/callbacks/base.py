@@ -1,4 +1,4 @@
-"""What callbacks share: files that they write, values that they watch."""
+"""The bases of callbacks: files that they write, values that they watch."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _check_hooks(callback: Callback) -> None:
 
 
 class _FileCallback(Callback):
-    """What writes a file, which nobody else may write from :meth:`hold` to :meth:`release`.
+    """A callback that writes a file, which nobody else may write from :meth:`hold` to :meth:`release`.
 
     Args:
         path: the file.
@@ -116,7 +116,7 @@ class _FileCallback(Callback):
 
 
 class _Monitor(Callback):
-    """What the callbacks share that look for the best value of the history.
+    """The base of callbacks that look for the best value of the history.
 
     Attributes:
         waited: epochs since the best one; 0 right after it.

@@ -61,7 +61,7 @@ class Checkpoint(_FileCallback):
 
     @property
     def state(self) -> str:
-        """What is safe on disk, as a sentence."""
+        """Return what is safe on disk, as a sentence."""
         if self.step:
             return f"The last checkpoint is {self.path} (in epoch {self.epoch + 1}, after step {self.step})."
         if self.epoch:

@@ -1,4 +1,4 @@
-"""Where the operands of a kernel's block of cells lie, as text: pointers, offsets, loads."""
+"""The places of operands for a kernel's block of cells, as text: pointers, offsets, loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOTALS = {"+": "sum", "*": "product", ">": "greatest", "<": "least", "=": "valu
 
 
 class Addresses(Writer):
-    """What all parts of a kernel know: the names of indexes and buffers, and what has been set so far."""
+    """The names that all parts of a kernel share: of indexes, buffers, and what has been set so far."""
 
     def __init__(
         self,
@@ -80,15 +80,15 @@ class Addresses(Writer):
             yield
 
     def is_half(self, name: str) -> bool:
-        """Whether the numbers of a tensor are halves in memory, which nothing computes with."""
+        """Return True if the numbers of a tensor are halves in memory, which nothing computes with."""
         return self.types.get(name, FLOAT32) == FLOAT16
 
     def c_type(self, name: str) -> str:
-        """Of a tensor's numbers in memory."""
+        """Return the C type of a tensor's numbers in memory."""
         return "half" if self.is_half(name) else "float"
 
     def loads(self, name: str) -> str:
-        """What loads vectors of a tensor, without their length."""
+        """Return the function that loads vectors of a tensor, without their length."""
         return _LOAD_HALF if self.is_half(name) else "LOAD"
 
     def element_text(self, name: str, at: str) -> str:
@@ -114,11 +114,11 @@ class Addresses(Writer):
         return self.schedule.lanes if name == self.schedule.vector else 1
 
     def overhangs(self, name: str) -> bool:
-        """Whether the last tile may go beyond the range: the packed operands have room for that."""
+        """Return True if the last tile may go beyond the range: the packed operands have room for that."""
         return bool(self.schedule.packed) and name == self.schedule.vector
 
     def is_sample(self, index: Index) -> bool:
-        """Whether an output index is the sample's number: of tiles without samples nothing is done."""
+        """Return True if an output index is the sample's number: of tiles without samples nothing is done."""
         return self.table.sample_cell == Affine.index(index.name)
 
     def block_places(self) -> list[dict[str, int]]:
@@ -172,7 +172,7 @@ class Addresses(Writer):
         return min(tile.step if index.is_output else chunk, index.extent)
 
     def global_pointer(self, operand: Operand) -> None:
-        """Where the operand lies for the work-item's block and 0 of everything else."""
+        """Return the pointer to an operand for the work-item's block and 0 of every other index."""
         name = self.name(f"{self.buffers[operand.name]}_at")
         offset = self.offset_text(operand, [index.name for index in self.table.outputs], with_threads=True)
         text = f"{self.buffers[operand.name]}{self.plus(offset)}"
@@ -180,7 +180,7 @@ class Addresses(Writer):
         self.pointers[operand] = name
 
     def local_pointer(self, operand: Operand) -> None:
-        """Where the operand lies in local memory for the work-item's block."""
+        """Return the pointer to an operand in local memory for the work-item's block."""
         tile = self.tiles[operand]
         parts = [
             times(self.thread_names[index.name], tile.stride(operand, index.name) * self.lanes(index.name))
@@ -235,7 +235,7 @@ class Addresses(Writer):
         return f"(float{lanes})({', '.join(one(offset + stride * lane) for lane in range(lanes))})"
 
     def noter(self, type_: str) -> Callable[[str], str]:
-        """What gives a text that is needed more than once a name."""
+        """Return a function that names a text which is needed more than once."""
 
         def note(text: str) -> str:
             name = self.name("term")
@@ -247,7 +247,7 @@ class Addresses(Writer):
     def placer(
         self, type_: str, steps: Mapping[str, int], values: Mapping[str, str], vector: str
     ) -> Callable[[Affine], str]:
-        """What gives an affine form as a value of the type, at a place of the block."""
+        """Return a function that gives an affine form as a value of the type, at a place of the block."""
 
         def place(form: Affine) -> str:
             shift = sum(

@@ -1,4 +1,4 @@
-"""What a statement needs and costs: halos and what they are good for, terms, flops, bytes."""
+"""Analysis of statements: halos and the constraints that they meet, terms, flops, bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTED = 2**22
 
 
 def map_range(read: Read, statement: Statement) -> Halo:
-    """How far a read leaves its tensor over the whole box, (before, after) for every axis, whatever constraints say."""
+    """Return how far a read leaves its tensor over the whole box, (before, after) for every axis."""
     box = statement.box
     reached = [form.range(box) for form in read.map]
     return tuple(
@@ -55,7 +55,7 @@ def _can_fail(edge: Constraint, statement: Statement) -> bool:
 
 
 def _vanishes(expression: Expression, reads: set[Read], statement: Statement) -> bool:
-    """Whether the expression is exactly 0 wherever ``reads`` are and all other operands are finite."""
+    """Return True if the expression is exactly 0 wherever ``reads`` are and all other operands are finite."""
 
     def vanishes(part: Expression) -> bool:
         if part in reads or part == Number(0.0):
@@ -79,7 +79,7 @@ def _vanishes(expression: Expression, reads: set[Read], statement: Statement) ->
 
 
 def _is_safe(factor: Expression, statement: Statement) -> bool:
-    """Whether a factor is finite wherever its operands are, also where they are the zeros of a halo."""
+    """Return True if a factor is finite wherever its operands are, also where they are the zeros of a halo."""
     parts = list(factor.walk())
     if all(FUNCTIONS[part.function].tame for part in parts if isinstance(part, Apply)):
         return True
@@ -88,7 +88,7 @@ def _is_safe(factor: Expression, statement: Statement) -> bool:
 
 
 def met_within(statement: Statement, has_zeros: Callable[[Read, int, Sides], bool]) -> tuple[Constraint, ...]:
-    """Of :func:`met_by_halos` those whose zeros are there: ``has_zeros(read, axis, (before, after))``."""
+    """Return those of :func:`met_by_halos` whose zeros are there: ``has_zeros(read, axis, (before, after))``."""
     reach = {read: map_range(read, statement) for read in statement.reads}
 
     def is_met(constraint: Constraint) -> bool:
@@ -118,7 +118,7 @@ def halos(statement: Statement, met: Collection[Constraint] | None = None) -> di
 
 
 def terms(statement: Statement) -> int:
-    """How many terms there are: points of the box that meet the constraints.
+    """Return the number of terms: points of the box that meet the constraints.
 
     Exact but for constraints that tie together more than 4 million points, which count as if all were terms.
     """

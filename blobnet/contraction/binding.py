@@ -225,7 +225,7 @@ class _Binder:
         return shape
 
     def index_places(self, node: Contraction) -> dict[str, Node]:
-        """Where every index appears first, in the order of the text, the output first."""
+        """Return the place where every index appears first, in the order of the text, the output first."""
         places: dict[str, Node] = {}
         roots = [*node.maps, node.value, *(left for left, _ in node.constraints)]
         for part in (part for root in roots for part in walk(root)):

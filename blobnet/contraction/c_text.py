@@ -116,7 +116,7 @@ class Text:
         return text if text.isidentifier() else self.note(text)
 
     def condition(self, expression: Expression) -> str:
-        """What ``?`` takes: of vectors, lanes of -1 and 0."""
+        """Return a condition as ``?`` takes it: for vectors, lanes of -1 and 0."""
         if isinstance(expression, Apply):
             if expression.function in _COMPARISONS:
                 a, b = map(self.of, expression.arguments)
@@ -151,7 +151,7 @@ def times(text: str, factor: int) -> str:
 
 
 def is_one(text: str) -> bool:
-    """Whether the first bracket closes at the end."""
+    """Return True if the first bracket closes at the end."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

@@ -145,7 +145,7 @@ class _Differentiation:
         self.statements.append(replace(pulled_back, ranges=tuple(box.items())))
 
     def is_same(self, statement: Statement, read: Read) -> bool:
-        """Whether what the statement reads has the delta of its result, cell by cell, and from nowhere else."""
+        """Return True if what the statement reads has the delta of its result, cell by cell, and from nowhere else."""
         output, tensor = statement.output, read.tensor
         same = statement.is_cellwise and read.map == output.map and tensor.shape == output.tensor.shape
         made = any(other.output.tensor == tensor for other in self.forward.statements)
@@ -153,14 +153,14 @@ class _Differentiation:
         return same and made and len(readers) == 1 and tensor not in self.forward.outputs
 
     def helper(self, statement: Statement, make: Callable[[Statement], Read]) -> Read:
-        """What ``make`` makes for a statement, once."""
+        """Return what ``make`` makes for a statement, once."""
         name = statement.output.tensor.name
         if name not in self.helpers:
             self.helpers[name] = make(statement)
         return self.helpers[name]
 
     def place(self, statement: Statement) -> Position:
-        """Which term of its cell a term is."""
+        """Return the number of a term within its cell."""
         return Position(_place(_told_apart(statement), statement.box))
 
     def first(self, statement: Statement) -> Read:
@@ -176,7 +176,7 @@ class _Differentiation:
         return first
 
     def others(self, statement: Statement) -> Read:
-        """For every term of a product, the product of all the others of its cell: in (terms of a cell)^2 steps.
+        """Return for every term of a product the product of all others of its cell: in (terms of a cell)^2 steps.
 
         They run over the indexes again, under other names. Where the output has indexes for itself these stay as they
         are; else all are renamed, and the output's element must be the same.

@@ -67,7 +67,7 @@ class Affine:
         return tuple(name for name, _ in self.terms)
 
     def coefficient(self, index: str) -> int:
-        """What one step of ``index`` adds."""
+        """Return the number that one step of ``index`` adds."""
         return dict(self.terms).get(index, 0)
 
     def __add__(self, other: Affine | int) -> Affine:
@@ -132,7 +132,7 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """How many values it holds."""
+        """The number of its values."""
         return math.prod(self.shape)
 
 
@@ -176,7 +176,7 @@ class Read(Expression):
 
     @property
     def edges(self) -> tuple[Constraint, ...]:
-        """That the element is inside the tensor: one constraint an axis."""
+        """The constraints that the element is inside the tensor: one an axis."""
         return tuple(map(Constraint, self.map, self.tensor.shape))
 
     def __str__(self) -> str:
@@ -206,7 +206,7 @@ class Apply(Expression):
 
 
 def _is_operator(expression: Expression) -> bool:
-    """Whether an expression stands in brackets as an operand."""
+    """Return True if an expression stands in brackets as an operand."""
     if not isinstance(expression, Apply):
         return False
     return bool(FUNCTIONS[expression.function].symbol) or expression.function == "select"
@@ -255,7 +255,7 @@ class Statement:
 
     @property
     def is_cellwise(self) -> bool:
-        """Whether every cell of the output tensor has one term: the output's map is an index for each axis."""
+        """True if every cell of the output tensor has one term: the output's map is an index for each axis."""
         names = [form.indexes[0] for form in self.output.map if form == Affine.index(*form.indexes[:1] or "?")]
         spans = [self.box[name] for name in dict.fromkeys(names)]
         whole = spans == list(map(range, self.output.tensor.shape))

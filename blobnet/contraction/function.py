@@ -63,7 +63,7 @@ class Function:
 
     @property
     def gives_extremes(self) -> bool:
-        """Whether an output is maxima or minima, which the derivatives of these read."""
+        """True if an output is maxima or minima, which the derivatives of these read."""
         extremes = {item.name for item in self._tree.statements if getattr(item, "aggregation", "+") in "<>"}
         return not extremes.isdisjoint(self.outputs)
 
@@ -93,7 +93,7 @@ class Function:
         return differentiate(self.program(**shapes), wanted)
 
     def halos(self, /, **shapes: Sequence[int]) -> dict[str, analysis.Halo]:
-        """For each tensor that is read the zeros before and after it, along every axis, that spare all tests of edges.
+        """Return the zeros around each tensor that is read, along every axis, that spare all tests of edges.
 
         Raises:
             ContractionError: an edge that terms reach beyond, and that zeros cannot replace exactly.

@@ -56,7 +56,7 @@ def fuse(program: Program) -> tuple[Fused, ...]:
 
 
 def _is_cellwise(statement: Statement) -> bool:
-    """Whether each cell has one term, at indexes that are the output's axes: as in element-wise statements."""
+    """Return True if each cell has one term, at indexes that are the output's axes: as in element-wise statements."""
     axes = [form.indexes[0] for form in statement.output.map if form.terms]
     plain = statement.output.map == tuple(map(Affine.index, axes))
     alone = not statement.reduction_indexes and not statement.constraints
@@ -74,7 +74,7 @@ def _fits(statement: Statement, group: list[Statement]) -> bool:
 
 
 def _gives_every_cell(statement: Statement) -> bool:
-    """Whether the output's indexes run through all cells, each once."""
+    """Return True if the output's indexes run through all cells, each once."""
     box, output = statement.box, statement.output
     inside = all(
         form.range(box).start >= 0 and form.range(box).stop <= size

@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie in its buffer: strides, with zeros around the data that readers may take for them.
+"""The layout of a tensor in its buffer: strides, with zeros around the data that readers may use.
 
 The zeros behind one row serve as those before the next (docs/memory_layout.md), and so on for every axis.
 """

@@ -39,7 +39,7 @@ class Loop:
     lasts: tuple[Quotient, ...]
 
     def values(self, outside: Mapping[str, int]) -> range:
-        """What it runs through, for values of the indexes outside."""
+        """Return the values that it runs through, for values of the indexes outside."""
         here = {name: range(value, value + 1) for name, value in outside.items()}
         first = [quotient.form.range(here).start // quotient.divisor for quotient in self.firsts]
         last = [quotient.form.range(here).start // quotient.divisor for quotient in self.lasts]

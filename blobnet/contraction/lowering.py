@@ -84,7 +84,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor lies that is not the program's to lay out.
+    """The place of a tensor that the program does not lay out itself.
 
     Args:
         layout: from the first element that the buffer's offset leads to.
@@ -361,7 +361,7 @@ def _tensors(program: Program, groups: Sequence[Group]) -> dict[str, Tensor]:
 
 
 def laid_out(program: Program, groups: Sequence[Group], places: Mapping[str, Place] | None = None) -> dict[str, Layout]:
-    """Where every tensor lies: with the zeros that its readers need, and rows that go together equally far apart.
+    """Return the layout of every tensor: with the zeros that its readers need, and one pitch for rows that go together.
 
     Beside tensors with a place of their own the others lie densely, in memory that begins with anything.
     """

@@ -45,7 +45,7 @@ def gathered(statement: Statement) -> tuple[Statement, ...]:
 
 
 def disjoint(a: Read, b: Read) -> bool:
-    """Whether two outputs have no cell in common by the remainders of their maps, whatever their ranges."""
+    """Return True if two outputs have no cell in common by the remainders of their maps, whatever their ranges."""
     for form, other in zip(a.map, b.map, strict=True):
         divisor = math.gcd(*(factor for _, factor in form.terms + other.terms))
         if (form.offset - other.offset) % divisor if divisor else form.offset != other.offset:

@@ -62,7 +62,7 @@ class Matrix:
     text: str
 
     def value(self, slot: int, place: int) -> str:
-        """What a loaded element is called."""
+        """Return the name of a loaded element."""
         return f"{self.text}_next" + (f"_{slot}" if self.slots > 1 else "") + (f"_{place}" if self.places > 1 else "")
 
 
@@ -91,7 +91,7 @@ def matrix_of(
 def moves(
     operand: Operand, names: Sequence[str], sizes: Mapping[str, int], along: str = "", step: int = 1
 ) -> list[tuple[int, int, int, bool]]:
-    """How an operand moves along a run of indexes: (values below, values, stride, whether it is the outermost).
+    """Return an operand's moves along a run of indexes: (values below, values, stride, is the outermost).
 
     Neighbours in the run that are neighbours in memory are one. Of the index ``along`` each value is so many.
     """
@@ -154,7 +154,7 @@ class ProductGenerator(Stores):
             self.put(f"__local float {matrix.text}_tile[{size}] __attribute__((aligned(128)));")
 
     def places(self) -> int:
-        """Which tile the group makes; returns the number of groups."""
+        """Write which tile the group makes; return the number of groups."""
         table, schedule = self.table, self.schedule
         own = {*self.side_of["row"].names, *self.side_of["column"].names}
         counts = [(name, -(-self.total_of(side.names) // side.size)) for name, side in self.side_of.items()]
@@ -190,7 +190,7 @@ class ProductGenerator(Stores):
     def offset(
         self, operand: Operand, names: Sequence[str], number: str, sizes: Mapping[str, int] | None = None
     ) -> str:
-        """What a number in a run of indexes adds to where an operand lies."""
+        """Return what a number in a run of indexes adds to the place of an operand."""
         parts = []
         for below, size, stride, is_first in moves(
             operand, names, sizes or self.extents, self.schedule.along if sizes else "", self.schedule.step
@@ -201,7 +201,7 @@ class ProductGenerator(Stores):
         return " + ".join(parts) or "0"
 
     def apart_offset(self, operand: Operand) -> list[str]:
-        """What the operand's start, and indexes of no side, add."""
+        """Return what the operand's start, and indexes of no side, add."""
         parts = [str(operand.start)] if operand.start else []
         return parts + [times(self.values[name], operand.stride(name)) for name in self.apart if operand.stride(name)]
 
@@ -268,7 +268,7 @@ class ProductGenerator(Stores):
 
     @property
     def const(self) -> str:
-        """What pointers to local memory are: with cheap addresses they go from one half to the other."""
+        """The qualifier of pointers to local memory: with cheap addresses they move from one half to the other."""
         return "" if self.schedule.cheap_addresses else "const "
 
     def turn(self) -> None:
@@ -283,7 +283,7 @@ class ProductGenerator(Stores):
         return f"sum{row}_{quad}"
 
     def pointers_of(self, matrix: Matrix, word: str) -> None:
-        """Where the rows or columns lie that a work-item loads, for the first place of the depth."""
+        """Write the pointers to the rows or columns that a work-item loads, for the first place of the depth."""
         schedule, operand, side = self.schedule, matrix.operand, matrix.side
         total = self.total_of(side.names)
         if matrix.is_far:
@@ -354,7 +354,7 @@ class ProductGenerator(Stores):
                     self.load_place(matrix, place, at, conditions)
 
     def in_step(self, matrix: Matrix, place: int) -> list[str]:
-        """What tells whether a place of the depth is of the step at all."""
+        """Return the condition that a place of the depth belongs to the step."""
         if (place + 1) * matrix.place_step <= self.schedule.step:
             return []
         return [f"{matrix.text}_place < {self.schedule.step - place * matrix.place_step}"]

@@ -1,4 +1,4 @@
-"""Which values indexes take: interval propagation of affine forms against their constraints."""
+"""The values of indexes: interval propagation of affine forms against their constraints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Interval = tuple[float, float]
 
 
 def propagate(constraints: Sequence[Constraint]) -> dict[str, Interval]:
-    """For every index the first and last value that ``constraints`` leave it, in order of appearance.
+    """Return the first and last value that ``constraints`` leave every index, in order of appearance.
 
     For each constraint 0 <= c k + rest < size, k is within what the least and greatest ``rest`` leave; this is repeated
     until nothing changes. The box is the least that intervals can show: points in it may still break a constraint. An
@@ -72,7 +72,7 @@ def needed(constraints: Iterable[Constraint], box: dict[str, range]) -> tuple[Co
 
 
 def implies(stronger: Constraint, weaker: Constraint) -> bool:
-    """Whether every point that meets one constraint meets the other, of which the same form moves by an offset."""
+    """Return True if all points that meet one constraint meet the other, whose form differs by an offset."""
     for form in (stronger.form, -stronger.form + (stronger.size - 1)):
         if form.terms == weaker.form.terms:
             shift = weaker.form.offset - form.offset
@@ -81,7 +81,7 @@ def implies(stronger: Constraint, weaker: Constraint) -> bool:
 
 
 def tells_apart(forms: Sequence[Affine], box: Mapping[str, range]) -> bool:
-    """Whether forms, as a tensor's element, differ for any two values of the indexes in them, by a simple rule.
+    """Return True if forms, as a tensor's element, differ for any two values of the indexes in them, by a simple rule.
 
     Each index is in one form only, and in each form the steps of an index are longer than all that indexes of shorter
     steps reach together: ``x``, ``2*x + 1``, ``8*g + o`` for o < 8. A statement with such an output has, for each cell,

@@ -1,4 +1,4 @@
-"""What programs mean: float64 NumPy over every term, one statement after another.
+"""The meaning of programs: float64 NumPy over every term, one statement after another.
 
 Written apart from everything that makes or runs programs, and simple rather than fast: for every block of the index
 space, the points that meet the constraints, the value of the expression at each, and NumPy's unbuffered aggregation
@@ -150,7 +150,7 @@ def affine(form: Affine, points: Points) -> npt.NDArray[np.int64]:
 
 
 def _element(read: Read, points: Points, halo: bool = False) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Which element of the tensor, in C order, every point reads or writes, and whether it is inside."""
+    """Return the element of the tensor, in C order, that every point reads or writes, and whether it is inside."""
     element = np.zeros(_count(points), np.int64)
     inside = np.ones(_count(points), bool)
     for form, size in zip(read.map, read.tensor.shape, strict=True):

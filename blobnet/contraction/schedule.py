@@ -1,4 +1,4 @@
-"""How a table becomes a kernel: one short value that search proposes, tests force, and reports print.
+"""The schedule of a kernel: one short value that search proposes, tests force, and reports print.
 
     join y x; tile o 1x1x48; tile y.x 1x4x7; vector o 16; pack W; unroll a b; order n y.x o i a b
 
@@ -122,7 +122,7 @@ class Schedule:
 
     @property
     def is_product(self) -> bool:
-        """Whether it makes a product of matrices."""
+        """True if it makes a product of matrices."""
         return bool(self.rows or self.columns or self.depth)
 
     def tile(self, index: str) -> Tile:
@@ -266,7 +266,7 @@ def prepared(table: Table, schedule: Schedule) -> Table:
 
 
 def can_peel(table: Table, name: str) -> bool:
-    """Whether an output index can be peeled."""
+    """Return True if an output index can be peeled."""
     is_tied = table.index(name).is_output and name in constrained(table)
     return is_tied and not table.cell_constraints and len(interior(table, name)) > 0
 
@@ -288,7 +288,7 @@ def _known(table: Table, names: Iterable[str]) -> None:
 
 
 def operand_names(table: Table) -> dict[str, Operand]:
-    """What schedules call the operands of the terms: by tensor, the second of the same tensor W.2, and so on."""
+    """Return the names of the operands in schedules: by tensor, the second of the same tensor W.2, and so on."""
     names: dict[str, Operand] = {}
     for operand in table.loads:
         name, number = operand.name, 1
@@ -326,7 +326,7 @@ def order_of(table: Table, schedule: Schedule) -> tuple[tuple[str, ...], tuple[s
 
 
 def check(table: Table, schedule: Schedule, most_threads: int = 1 << 30, local_memory: int = 1 << 30) -> None:
-    """Whether a schedule is one for a table (that is :func:`prepared` for it) on a device.
+    """Raise OptionError unless a schedule is one for a table (that is :func:`prepared` for it) on a device.
 
     Raises:
         OptionError: it is not, and why.
@@ -414,7 +414,7 @@ def partial_results(table: Table, schedule: Schedule) -> int:
 
 
 def combining(items: int) -> list[tuple[int, int]]:
-    """How many partial results there are before and after each step in which they are combined."""
+    """Return the numbers of partial results before and after each step that combines them."""
     steps = []
     while items > 1:
         left = -(-items // RADIX)
@@ -478,7 +478,7 @@ def part_steps(table: Table, schedule: Schedule) -> int:
 
 
 def can_be_cheap(table: Table, schedule: Schedule) -> bool:
-    """Whether 32 bits without a sign say how many bytes lie before what a product reads, from its tensor's first on."""
+    """Return True if 32 bits hold the distance in bytes of all that a product reads from its tensor's start."""
     for operand in table.loads:
         moves = [(operand.stride(index.name), index.extent - 1) for index in table.indexes]
         first, last = (operand.start + sum(end(0, stride * most) for stride, most in moves) for end in (min, max))

@@ -89,7 +89,7 @@ def search(table: Table, device: DeviceModel) -> list[tuple[Prediction, Schedule
 
 
 def _bases(table: Table, device: DeviceModel) -> list[Schedule]:
-    """What of the table a kernel makes, and its indexes."""
+    """Return schedules that only choose which part of the table a kernel makes, and its indexes."""
     peels = [""]
     if not device.is_simt:
         store = table.stores[0].operand
@@ -100,7 +100,7 @@ def _bases(table: Table, device: DeviceModel) -> list[Schedule]:
 
 
 def joinings(table: Table) -> list[tuple[tuple[str, ...], ...]]:
-    """What can be joined: what has no gaps always, cells with gaps between rows as one more way."""
+    """Return the joins of indexes: always those without gaps, and as one more way cells with gaps between rows."""
     dense = _joined(table, gaps=False)
     loose = _joined(table, gaps=True)
     return list(dict.fromkeys([dense, loose]))

@@ -146,7 +146,7 @@ class Generator(Terms, Stores):
         return Kernel(text, self.entry, buffers, groups, threads, schedule.lanes, bool(self.count), widths)
 
     def places(self) -> None:
-        """Which tile the group makes, and which part of it the work-item."""
+        """Write which tile the group makes, and which part of it the work-item."""
         outputs = [self.table.index(name) for name in self.outputs]
         split = [index for index in outputs if self.groups(index) > 1]
         self.group_names = {index.name: "0" for index in outputs}
@@ -221,7 +221,7 @@ class Generator(Terms, Stores):
             self.walk(rest)
 
     def origin(self, index: Index, start: str) -> None:
-        """Where the tile begins that starts at ``start``, and the work-item's block."""
+        """Write where the tile that starts at ``start`` begins, and the work-item's block."""
         tile, name = self.schedule.tile(index.name), self.index_names[index.name]
         self.starts[index.name] = start
         first = start

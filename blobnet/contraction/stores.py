@@ -1,4 +1,4 @@
-"""What becomes of the totals of a block of cells: expressions, and stores of vectors, lanes or single cells."""
+"""The end of a block of cells: expressions of the totals, and stores of vectors, lanes or single cells."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Stores(Addresses):
             self.store_place(total, place, scalar=True)
 
     def stores_vectors(self) -> bool:
-        """Whether the lanes of a vector go to neighbouring elements, all of them."""
+        """Return True if the lanes of a vector go to neighbouring elements, all of them."""
         vector = self.schedule.vector
         index, tile = self.table.index(vector), self.schedule.tile(vector)
         if self.overhangs(vector) and index.extent % tile.step:
@@ -107,11 +107,11 @@ class Stores(Addresses):
         return all(store.operand.stride(vector) == 1 for store in self.table.stores)
 
     def masks(self, index: Index) -> bool:
-        """Whether whole vectors are stored, with zeros between rows, where zeros are."""
+        """Return True if whole vectors are stored, with zeros between rows, where zeros are."""
         return index.name == self.schedule.vector and self.stores_vectors()
 
     def guards(self, values: Mapping[str, str]) -> list[str]:
-        """What must hold for a cell to be stored by this work-item."""
+        """Return the conditions for a cell to be stored by this work-item."""
         found = []
         sample = self.table.sample_cell
         # Of a tile of one sample nothing is done where there is none.
@@ -177,7 +177,7 @@ class Stores(Addresses):
         element: Callable[[Operand], str],
         gap_column: str = "",
     ) -> None:
-        """What becomes of a total: one more term, expressions, stores."""
+        """Write what becomes of a total: one more term, expressions, stores."""
         stores: tuple[Store, ...] = self.table.stores
         if self.table.accumulates:
             self.put(combined(self.table.aggregation, total, load(Load(stores[0].operand))))

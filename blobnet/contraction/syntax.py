@@ -395,7 +395,7 @@ def names_in(tree: Tree) -> set[str]:
 
 
 def _tensors_read(statement: Elementwise | Contraction) -> Iterator[Name | Element]:
-    """Where a statement names what must be a tensor: elements, and in element-wise statements names (or sizes)."""
+    """Yield the places where a statement names a tensor: elements, and in element-wise statements names (or sizes)."""
     for node in walk(statement.value):
         if isinstance(node, Element) or (isinstance(node, Name) and isinstance(statement, Elementwise)):
             yield node
@@ -414,7 +414,7 @@ def _read_off(statements: list[Elementwise | Contraction]) -> tuple[tuple[Parame
 
 
 def _check_names(tree: Tree) -> None:
-    """That every name is given once, before it is used, and that outputs are assigned."""
+    """Raise ContractionError unless every name is given once, before it is used, and outputs are assigned."""
 
     def fail(node: Node, rule: str, hint: str | None = None) -> ContractionError:
         return ContractionError.at(tree.text, node.start, node.end, rule, hint=hint)

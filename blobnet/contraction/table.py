@@ -20,12 +20,12 @@ CUT, PIECE = "cut", "part"
 
 
 def part_of(name: str, kind: str) -> str:
-    """What an index is called that a schedule makes of another; texts of the language have no such names."""
+    """Return the name of an index that a schedule makes of another; texts of the language have no such names."""
     return f"{name}/{kind}"
 
 
 def join_name(names: Iterable[str]) -> str:
-    """What several indexes are called as one; nor such ones."""
+    """Return the name of several indexes as one; texts have no such names either."""
     return ".".join(names)
 
 
@@ -96,7 +96,7 @@ class Load(Expression):
 
 @dataclass(frozen=True)
 class Value(Expression):
-    """What the aggregation came to, in the expression of a store."""
+    """The result of the aggregation, in the expression of a store."""
 
     def __str__(self) -> str:
         return "value"
@@ -166,7 +166,7 @@ class Table:
 
     @property
     def updates(self) -> bool:
-        """Whether something is stored where something was loaded, so that no cell may be made twice."""
+        """True if something is stored where something was loaded, so that no cell may be made twice."""
         loads = [*self.loads, *(operand for store in self.stores for operand in loads_of(store.expression))]
         return self.accumulates or not {store.operand.name for store in self.stores}.isdisjoint(o.name for o in loads)
 
@@ -280,7 +280,7 @@ def flatten(
 
 
 def zeros_of(layouts: Mapping[str, Layout]) -> Callable[[Read, int, tuple[int, int]], bool]:
-    """What says whether a read finds so many zeros before and after a tensor, along an axis."""
+    """Return a function that tells whether a read finds so many zeros before and after a tensor, along an axis."""
 
     def has_zeros(read: Read, axis: int, sides: tuple[int, int]) -> bool:
         before, after = layouts[read.tensor.name].halo[axis]
@@ -290,7 +290,7 @@ def zeros_of(layouts: Mapping[str, Layout]) -> Callable[[Read, int, tuple[int, i
 
 
 def covers(statement: Statement) -> bool:
-    """Whether every cell of the output is written."""
+    """Return True if every cell of the output is written."""
     box = statement.box
     if len(statement.output_indexes) != sum(bool(form.terms) for form in statement.output.map):
         return False

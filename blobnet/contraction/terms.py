@@ -195,7 +195,7 @@ class Terms(Addresses):
                 self.put(combined(table.aggregation, total, term))
 
     def neighbours(self, combinations: list[dict[str, int]], lanes: int) -> dict[tuple[Operand, int], tuple[int, int]]:
-        """For what lies side by side in a wide operand: where a vector of neighbours begins, and of how many."""
+        """Return for neighbours in a wide operand where their vector begins, and how many it has."""
         runs: dict[tuple[Operand, int], tuple[int, int]] = {}
         names = operand_names(self.table)
         for operand in map(names.__getitem__, self.schedule.wide):
@@ -234,7 +234,7 @@ class Terms(Addresses):
         return next((name for name in reversed(self.loops) if name not in self.schedule.unrolled), "")
 
     def steps_afar(self, operand: Operand) -> bool:
-        """Whether what the innermost loop reads next of an operand in memory is to be asked for ahead."""
+        """Return True if what the innermost loop reads next of an operand in memory is to be asked for ahead."""
         near = self.schedule.lanes
         return self.schedule.ahead > 0 and operand not in self.tiles and operand.stride(self.innermost) > near
 
@@ -246,7 +246,7 @@ class Terms(Addresses):
         loaded: dict[tuple[Operand, int], str],
         lanes: int,
     ) -> Text:
-        """What writes expressions of the terms at one place."""
+        """Return a function that writes expressions of the terms at one place."""
         vector = self.schedule.vector if lanes > 1 else ""
 
         def load(node: Load) -> str:

@@ -50,7 +50,7 @@ class Writer:
 
     @contextmanager
     def group_block(self, condition: str) -> Iterator[None]:
-        """What all work-items of a group do, or none: there may be barriers within. Without a condition, all do."""
+        """Write what all work-items of a group do, or none: there may be barriers. Without a condition all do."""
         start = len(self.lines)
         with self.block(f"if ({condition})" if condition else ""):
             yield

@@ -61,12 +61,12 @@ class Implementation(ABC):
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:
-        """Whether it can compute an operation, and is worth trying; on which device does not matter."""
+        """Return True if it can compute an operation, and is worth trying; on which device does not matter."""
         return operation.family in cls.families and operation.direction in cls.directions
 
     @classmethod
     def stores(cls, operation: Operation) -> bool:
-        """Whether its kernel takes blobs and weights of an operation that it matches as their numbers are in memory."""
+        """Return True if its kernel takes the types in memory of an operation's blobs and weights."""
         header = load(cls.kernel_of(operation.direction))
         known: dict[str, Blob | Array] = {**operation.blobs, "WEIGHT": operation.parameter("WEIGHT")}
         roles = known.keys() & {*header.blobs, *header.arrays}
@@ -95,13 +95,13 @@ class Implementation(ABC):
 
     @property
     def way(self) -> Variant:
-        """What is its own among the candidates of a task."""
+        """The variant, which is its own among the candidates of a task."""
         variant, suffix = self._name
         return Variant(variant or self.variants[0], f"{self.tile}{suffix}")
 
     @classmethod
     def tunables(cls, operation: Operation) -> dict[str, int]:
-        """Those of the kernel for an operation."""
+        """Return the kernel's tunables for an operation."""
         return operation.tuning.of(cls.kernel_of(operation.direction))
 
     def of(self, operation: Operation) -> Implementation:
@@ -113,7 +113,7 @@ class Implementation(ABC):
     @property
     @abstractmethod
     def cost(self) -> float:
-        """How long it should take: in multiply-adds of a compute unit, at the speed of the device's best product."""
+        """The predicted time, in multiply-adds of a compute unit at the speed of the device's best product."""
 
     @abstractmethod
     def calls(self) -> list[KernelCall]:

@@ -31,7 +31,7 @@ WEIGHT_COST = 200
 
 
 class Part(NamedTuple):
-    """What one launch makes: a phase, along flat planes of the source's pitch, or along rows of the result's own."""
+    """The part of one launch: a phase, along flat planes of the source's pitch, or along rows of the result's own."""
 
     phase: Phase
     tile: Block
@@ -114,7 +114,7 @@ class Direct(Implementation):
         return (cost + self.copying) * operation.batch_size / operation.cores
 
     def _copy(self) -> tuple[Blob, dict[str, Macro], list[KernelCall]]:
-        """What kernels read, what they must know of it, and the launch that makes it, if it is a copy."""
+        """Return the blob that kernels read, its macros, and the launch that makes it, if it is a copy."""
         operation = self.operation
         if not self.copies:
             return operation.source, {"PHASES_Y": 1, "PHASES_X": 1}, []

@@ -19,7 +19,7 @@ from blobnet.memory.blob import FLOAT32
 
 @dataclass(frozen=True)
 class Tile:
-    """What one work-group computes of a product: ``units`` x ``columns`` sums, ``depth`` rows of both factors at once.
+    """The part of a product that a work-group computes: ``units`` x ``columns`` sums, ``depth`` rows at once.
 
     A work-item keeps ``item_units`` x ``item_columns`` of the sums; both factors lie in local memory. A column is a
     position (forward, backward data) or a weight of one unit (its gradient).
@@ -67,7 +67,7 @@ class Tile:
 
     @property
     def registers(self) -> int:
-        """Those of a work-item, at least: its sums, a row of their factors, what it prefetches, and addresses."""
+        """The least registers of a work-item: its sums, a row of their factors, what it prefetches, and addresses."""
         sums, factors = self.item_units * self.item_columns * (1 + self.totals), self.item_units + self.item_columns
         return sums + factors + self.prefetched + _ADDRESS_REGISTERS
 
@@ -131,7 +131,7 @@ def predicted_speed(tile: Tile) -> float:
 
 @cache
 def guessed_tiles(measured: tuple[Tile, ...], model: DeviceModel, rows: frozenset[int] | None) -> tuple[Tile, ...]:
-    """For each footprint that was not measured: the tile of the highest predicted speed that fits a device."""
+    """Return for each footprint that was not measured the tile of the highest predicted speed that fits a device."""
     best: dict[tuple[int, int], Tile] = {}
     tried = (Tile(*sizes, speed=0.0, is_guess=True) for sizes in itertools.product(*_TRIED))
     small = (tile for tile in tried if tile.items in _ITEMS and tile.registers <= _MAX_REGISTERS)

@@ -80,7 +80,7 @@ class Tiled(Implementation):
 
     @classmethod
     def phases(cls, operation: Operation) -> list[Phase]:
-        """What there is a product for."""
+        """The phases that there is a product for."""
         return operation.plain.phases
 
     @classmethod
@@ -95,7 +95,7 @@ class Tiled(Implementation):
             yield from (cls(operation, tile, splits) for splits in cls(operation, tile).row_splits())
 
     def _lie_in_rows(self) -> bool:
-        """Whether weights lie as packed ones would: those of a source unit side by side, in whole quads, of one tap.
+        """Return True if weights lie as packed ones would: of one tap, those of a source unit in whole quads.
 
         In columns behind the last unit is what lies there, and their sums are not stored; of rows there are none.
         """
@@ -127,7 +127,7 @@ class Tiled(Implementation):
         return self.wanted or min(powers_of_two(most), key=self._product_cost)
 
     def _product_cost(self, splits: int) -> float:
-        """What the products and the sums of their parts cost."""
+        """The cost of the products and of the sums of their parts."""
         operation, tile, cores = self.operation, self.tile, self.operation.cores
         results = operation.weights if self.of_weights else operation.batch_size * operation.result.shape.elements
         product = sum(
@@ -146,7 +146,7 @@ class Tiled(Implementation):
         return operation.summed(self.splits, self.kernel, size, tile.items, tile.macros)
 
     def addresses(self, phase: Phase) -> dict[str, Macro]:
-        """How kernels make addresses, as a macro: in few instructions unless a table of rows takes much room.
+        """The macro of addresses: in few instructions unless a table of rows takes much room.
 
         It has all rows (1), or, where steps lie within them, those of a row of taps (2).
         """

@@ -230,5 +230,5 @@ class Winograd(Implementation):
 
     @property
     def result_work(self) -> tuple[GlobalSize, Local]:
-        """Those of transforming results."""
+        """The sizes of transforming results."""
         return self.patch_work(self.operation.units)

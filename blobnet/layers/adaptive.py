@@ -27,7 +27,7 @@ class GlobalMaxPool(ContractionLayer):
 
 @dataclass(frozen=True)
 class _Adaptive(ContractionLayer):
-    """What pooling into planes of a given size shares.
+    """The base of pooling into planes of a given size.
 
     Output cell p of P takes the cells from ``p * size // P`` to before ``ceil((p + 1) * size / P)``, as PyTorch does:
     those y for which 0 <= (y + 1) * P - p * size - 1 < size + P - 1.
@@ -40,7 +40,7 @@ class _Adaptive(ContractionLayer):
         self._per_axis("output_size", len(self.output_size) if isinstance(self.output_size, tuple) else 1)
 
     def _windows(self, shape: Shape) -> list[tuple[str, int, str]]:
-        """For each axis its index, the output's size, and the constraint of the window."""
+        """Return for each axis its index, the output's size, and the constraint of the window."""
         self._require_shape(shape.rank > 0, "the input must have spatial axes", input=shape)
         axes, sizes = AXES[-shape.rank :], self._per_axis("output_size", shape.rank)
         windows = []

@@ -15,7 +15,7 @@ from blobnet.memory.blob import Shape
 
 @dataclass(frozen=True)
 class MatMul(ContractionLayer):
-    """For each sample products of matrices: (N, ..., rows, inner), (N, ..., inner, columns) -> (N, ..., rows, columns).
+    """Products of matrices in each sample: (N, ..., rows, inner), (N, ..., inner, columns) -> (N, ..., rows, columns).
 
     A sample's last two axes are a matrix, what is before them a stack of such. Stacks go together as in NumPy: one that
     is missing, or of size 1 along an axis, is repeated. A matrix for all samples is a ``Constant``.

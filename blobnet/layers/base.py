@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Placement(enum.Enum):
-    """Where a layer's output (or, backward, its input's delta) may lie."""
+    """The places where a layer's output (or, backward, its input's delta) may lie."""
 
     SEPARATE = "separate"
     """Memory of its own."""
@@ -127,7 +127,7 @@ class LayerContext:
         return self.array("gradient", name, 0, 0)
 
     def trains(self, name: str) -> bool:
-        """Whether the gradient of a parameter is wanted."""
+        """Return True if the gradient of a parameter is wanted."""
         return self.training and name not in self.frozen
 
     def memory(self, name: str, elements: int = 0, per_sample: int = 0) -> Array:
@@ -220,7 +220,7 @@ class Node:
         return _with_number("+", "x + r")(self, other)
 
     def __radd__(self, other: object) -> Node:
-        """For ``sum(nodes)``, which begins with 0."""
+        """Return the node itself for ``sum(nodes)``, which begins with 0."""
         return self if isinstance(other, int) and other == 0 else self + other  # type: ignore[operator]
 
     def __mul__(self, other: Node | float) -> Node:
@@ -283,27 +283,27 @@ class Layer(metaclass=Explained):
 
     @property
     def subject(self) -> str:
-        """How errors name this layer."""
+        """The name of this layer in errors."""
         return f"{self.name} ({self.kind})" if self.name else self.kind
 
     @property
     def backward_reads_inputs(self) -> bool:
-        """Whether the backward pass reads what the forward pass read: the planner then keeps it."""
+        """True if the backward pass reads what the forward pass read: the planner then keeps it."""
         return False
 
     @property
     def frozen_reads_inputs(self) -> bool:
-        """Whether it reads them even where all parameters of the layer are frozen, and only deltas are wanted."""
+        """True if it reads them even where all parameters of the layer are frozen, and only deltas are wanted."""
         return self.backward_reads_inputs
 
     @property
     def backward_reads_output(self) -> bool:
-        """Whether the backward pass reads the output: the planner then keeps it."""
+        """True if the backward pass reads the output: the planner then keeps it."""
         return False
 
     @property
     def elementwise(self) -> bool:
-        """Whether each value depends on the values at its own position alone.
+        """True if each value depends on the values at its own position alone.
 
         Such a layer takes its elements in any memory shape, so Flatten needs no copy in front of it.
         """
@@ -311,26 +311,26 @@ class Layer(metaclass=Explained):
 
     @property
     def takes_samples(self) -> bool:
-        """Whether samples enter a network by this layer."""
+        """True if samples enter a network by this layer."""
         return False
 
     @property
     def couples_samples(self) -> bool:
-        """Whether a sample's outputs depend on the others of its batch, where parameters of the layer are trained."""
+        """True if a sample's outputs depend on the others of its batch, where parameters of the layer are trained."""
         return False
 
     @property
     def flattens_input(self) -> bool:
-        """Whether the layer reads a sample of any shape as one flat vector."""
+        """True if the layer reads a sample of any shape as one flat vector."""
         return False
 
     def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
-        """Whether ``forward`` can do these steps to each value before it stores it, as ``site.epilogue``."""
+        """Return True if ``forward`` can do these steps to each value before it stores it, as ``site.epilogue``."""
         return False
 
     @property
     def recomputes_output(self) -> bool:
-        """Whether the backward calls can multiply the output's delta by the slope of ``site.fused_activations``.
+        """True if the backward calls can multiply the output's delta by the slope of ``site.fused_activations``.
 
         They make the output again from what they keep anyway, and the slope of it, so that layers which are steps of
         known slope need no backward calls and no blob of their own. Not asked of a layer whose parameters are all
@@ -340,21 +340,21 @@ class Layer(metaclass=Explained):
 
     @property
     def step(self) -> EpilogueOp | None:
-        """For a function of single values that has no parameters: what it does to one."""
+        """The operation on a single value, for a function of single values without parameters; else None."""
         return None
 
     @property
     def activates(self) -> str | None:
-        """For an activation of single cells: its function, as ``activation`` options take it."""
+        """The function, as ``activation`` options take it, for an activation of single cells; else None."""
         return None
 
     @property
     def gives_probabilities(self) -> bool:
-        """Whether its values are probabilities, which no loss that takes logits should get."""
+        """True if its values are probabilities, which no loss that takes logits should get."""
         return False
 
     def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
-        """What this layer's forward pass does to each value of the input that it runs in place of, if it is that.
+        """Return the operations on single values that this layer is, in place; None if it is more.
 
         The planner asks only where the layer runs in place, and nobody else reads what is there before.
         """
@@ -413,23 +413,23 @@ class Layer(metaclass=Explained):
         return Halo()
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
-        """Whether the layer's kernels for CPUs run faster if its blobs have the same row pitch (flat planes)."""
+        """Return True if the layer's kernels for CPUs run faster if its blobs have the same row pitch (flat planes)."""
         return self.elementwise
 
     def placement(self, training: bool) -> Placement:
-        """Where the output may lie, if ``site.training`` is ``training``; never over what the backward pass reads."""
+        """Return where the output may lie, in training or not; never over what the backward pass reads."""
         return Placement.SEPARATE
 
     def in_place(self, inputs: Sequence[Shape]) -> bool:
-        """Whether the output of a layer with memory of its own may overwrite an input after all, of these shapes."""
+        """Return True if the output of a layer with memory of its own may overwrite an input of these shapes."""
         return False
 
     def delta_placement(self) -> Placement:
-        """Where the input's delta may lie, seen from the output's."""
+        """Return where the input's delta may lie, seen from the output's."""
         return Placement.SEPARATE
 
     def first_unit(self, inputs: Sequence[Shape]) -> int:
-        """Where the output's units begin among the input's, of a layer that is a part of it."""
+        """Return the first of the input's units that is the output's, for a layer that is a part of its input."""
         return 0
 
     @abstractmethod
@@ -452,7 +452,7 @@ class Layer(metaclass=Explained):
         return None
 
     def alternatives(self, site: LayerContext) -> dict[Task, list[Implementation]]:
-        """For each task that can be done in several ways: the candidates, for tuning to measure."""
+        """Return the candidates of each task that can be done in several ways, for tuning to measure."""
         return {}
 
     def expanded(self) -> tuple[Layer, ...]:

@@ -116,7 +116,7 @@ def check_spec(spec: ParameterSpec, name: str, seed: int) -> None:
 
 
 def _parsed(initializer: str) -> tuple[Initializer, int | None]:
-    """What a checked initializer draws with, and its own fan if it has one."""
+    """Return the function of a checked initializer, and its own fan if it has one."""
     if constant := _CONSTANT.match(initializer):
         value = float(constant[1])
         return lambda random, elements, *_: np.full(elements, value, np.float32), 1

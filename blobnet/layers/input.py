@@ -1,4 +1,4 @@
-"""Where samples enter the network."""
+"""The layer where samples enter the network."""
 
 from __future__ import annotations
 

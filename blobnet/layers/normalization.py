@@ -252,7 +252,7 @@ def _in_place(site: LayerContext) -> dict[str, Macro]:
 
 
 def _by_units(site: LayerContext) -> bool:
-    """Whether one launch does all, a unit a work-group, which reads it twice, the second time from its core's cache.
+    """Return True if one launch does all: a work-group reads its unit twice, the second time from a cache.
 
     NOTE: on a GPU it is launches that it saves, which cost a host more than such a pass a GPU (docs/many_devices.md).
     """

@@ -48,7 +48,7 @@ class LayerNorm(ContractionLayer):
 
 @dataclass(frozen=True)
 class _GroupNorm(ContractionLayer):
-    """What normalizations of groups of units share."""
+    """The base of normalizations of groups of units."""
 
     keeps_inputs: ClassVar[bool] = False
 

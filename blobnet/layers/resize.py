@@ -63,7 +63,7 @@ class Upsample(ContractionLayer):
 
 @dataclass(frozen=True)
 class _Blocks(ContractionLayer):
-    """What layers share that turn units into blocks of cells, or back."""
+    """The base of layers that turn units into blocks of cells, or back."""
 
     block: int
     keeps_inputs: ClassVar[bool] = False

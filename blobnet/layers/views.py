@@ -178,7 +178,7 @@ class Slice(ContractionLayer):
         self._require(fits, rule, ranges=self.ranges)
 
     def _parts(self, shape: Shape) -> list[range]:
-        """What is taken of each axis."""
+        """Return the part that is taken of each axis."""
         fits = len(self.ranges) <= 1 + shape.rank
         self._require_shape(fits, "there must be no more ranges than axes", input=shape, ranges=self.ranges)
         ranges = (*self.ranges, *(None,) * (1 + shape.rank - len(self.ranges)))
@@ -211,7 +211,7 @@ class Slice(ContractionLayer):
         return [] if target and self._is_part(site, site.delta, target) else super().backward_data(site)
 
     def _is_part(self, site: LayerContext, part: Blob, whole: Blob) -> bool:
-        """Whether a blob is those units of another one, in its memory."""
+        """Return True if a blob is those units of another one, in its memory."""
         if part.storage != whole.storage:
             return False
         first = self.first_unit(site.shapes)

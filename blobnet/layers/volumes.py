@@ -19,7 +19,7 @@ _RANK = 3
 
 
 def _cells(axes: Sequence[WindowAxis]) -> str:
-    """Where the taps of windows read, as maps: the window's index, and the tap's, which is called k and its axis."""
+    """Return the maps by which taps of windows read: of the window's index, and of the tap's, k and its axis."""
     maps = zip(AXES[-_RANK:], axes, strict=True)
     return ", ".join(f"{axis.stride}*{name} + {axis.dilation}*k{name} - {axis.padding[0]}" for name, axis in maps)
 
@@ -103,7 +103,7 @@ class Conv3D(Filtering, ContractionLayer):
 
 @dataclass(frozen=True)
 class _Pool3D(Pooling, ContractionLayer):
-    """What pooling over windows of volumes shares."""
+    """The base of pooling over windows of volumes."""
 
     pool_size: int | tuple[int, ...]
     stride: int | tuple[int, ...] | None = None

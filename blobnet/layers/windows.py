@@ -1,4 +1,4 @@
-"""What convolutions and pools share: windows that slide over the spatial axes of an input, one, two or three."""
+"""The base of convolutions and pools: windows that slide over the spatial axes of an input, one, two or three."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from blobnet.schedules import Schedule
 
 @dataclass(frozen=True)
 class _Moments(Optimizer):
-    """What Adam and AdamW share: all but the place where weight decay enters."""
+    """The base of Adam and AdamW: all but the place where weight decay enters."""
 
     learning_rate: float | Schedule | Callable[[int], float] = 1e-3
     beta1: float = 0.9

@@ -1,4 +1,4 @@
-"""What all optimizers share: one launch over all parameters, clipping, descriptions in files."""
+"""The base of optimizers: one launch over all parameters, clipping, descriptions in files."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Optimizer(metaclass=Explained):
         """Macros of the kernel, besides those of all optimizers."""
 
     def step_values(self, step: int, learning_rate: float) -> FloatArray:
-        """What depends on the step, for HYPERPARAMETERS: the learning rate, and what the optimizer adds.
+        """Return the values of HYPERPARAMETERS that depend on the step: the learning rate, and what the optimizer adds.
 
         Args:
             step: steps done before this one, over the whole training.

@@ -1,4 +1,4 @@
-"""What all schedules share."""
+"""The base of schedules."""
 
 from __future__ import annotations
 

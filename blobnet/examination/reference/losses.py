@@ -27,7 +27,7 @@ def cross_entropy(
 def focal(
     logits: FloatArray, labels: LabelArray, *, gamma: float = 2.0, label_smoothing: float = 0.0, **weights: Any
 ) -> tuple[float, FloatArray]:
-    """As the cross-entropy, of -sum over k of t[k] * (1 - p[k])^gamma * log p[k] (Lin et al. 2017)."""
+    """The loss -sum over k of t[k] * (1 - p[k])^gamma * log p[k], otherwise as the cross-entropy (Lin et al. 2017)."""
     rows, weight = _rows(logits), position_weights(labels, np.shape(logits)[1], **weights)
     classes = rows.shape[1]
     shifted = rows - rows.max(axis=1, keepdims=True)
