@@ -30,7 +30,7 @@ class _Colour(Augmentation):
 
     @abstractmethod
     def _rest(self, colours: Float64Array, others: Float64Array) -> Float64Array:
-        """Return what is added to the multiplied colours, (4, count): ``others`` times what distances are measured from."""
+        """Return what is added to the multiplied colours, (4, count): ``others`` times the origin of distances."""
 
 
 @dataclass(frozen=True)
