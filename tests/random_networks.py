@@ -413,7 +413,8 @@ GENERATED: dict[str, Callable[[Builder], Made]] = {
     "Upsample": _any(_upsample, 1),
 }
 #: Kinds that come more than once as often as others: those that launches of others, and memory of others, take in.
-_OFTEN = {"Activation": 5, "BatchNorm": 5, "Add": 4, "Scale": 3, "PReLU": 3, "Dense": 3, "Conv2D": 3}
+_OFTEN = {"Activation": 5, "BatchNorm": 5, "Add": 4, "MultiHeadAttention": 4}
+_OFTEN |= dict.fromkeys(("Scale", "PReLU", "Dense", "Conv2D"), 3)
 _OFTEN |= dict.fromkeys(("Multiply", "Concat", "Flatten", "Slice", "GlobalAveragePool", "Conv1D", "Dropout"), 2)
 #: Kinds that are no step, and why.
 NOT_GENERATED = {"Input": "every network begins with some"}
@@ -531,7 +532,7 @@ def make_problem(seed: int, steps: int | None = None) -> Problem:
         weights[name] = np.abs(1 + 0.3 * noise) + 0.1 if positive else values + 0.2 * noise
     sharp = [name for name in weights if name.endswith("/query") and builder.flag(0.3)]
     for name in sharp:  # Scores of attention up to 1e5 or so.
-        weights[name] *= 10 ** builder.random.uniform(1, 5)
+        weights[name] *= 10 ** builder.random.uniform(0.5, 4)
     model.set_weights(weights)
     batch_size = builder.integer(2, 5)
     count = builder.integer((_STEPS - 1) * batch_size + 1, _STEPS * batch_size)
@@ -550,7 +551,7 @@ def make_problem(seed: int, steps: int | None = None) -> Problem:
         x=x,
         y={name: _labels_of(builder, loss, graph.outputs[name].shape, count, nothing) for name, loss in own.items()},
         losses=own,
-        loss_weights=_some_above_zero({name: builder.pick(1.0, 1.0, 0.5, 2.0, 0.0) for name in own}),
+        loss_weights=_some_above_zero({name: builder.pick(1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 2.0, 0.0) for name in own}),
         sample_weights={
             name: _some_above_zero(builder.random.random(count) * (builder.random.random(count) > 0.1), nothing)
             for name in own

@@ -264,7 +264,7 @@ def spelled_out(text: str, rank: int) -> str:
     if not isinstance(text, str):
         return text  # Who parses it says what is wrong.
     head = text.find("->")
-    # A tensor that is called as a size would be: that one gets another name.
+    # Where a tensor is called as an index or a size would be, these get other names.
     taken = {*_TENSOR.findall(text[:head]), *_NAME.findall(text[head : text.find("{")])}
     pieces: list[str] = []
     last = 0

@@ -106,6 +106,11 @@ def test_an_input_that_counts_for_nothing_gets_zeros(device: Device) -> None:
         ("function (I[N, ..., C]) -> (O) { O[n, ..., c] = +(I[n, ..., c]); }", 2, "O[n, y, x, c] = +(I[n, y, x, c])"),
         ("function (I[N, C, ...]) -> (O) { O[n, c, ...] = +(I[n, c, ...]); }", 3, "(I[N, C, Z, Y, X])"),
         ("function (X[N, C, ...]) -> (Y) { Y[n, c, ...] = +(X[n, c, ...]); }", 3, "(X[N, C, Z, Y_, X_])"),
+        (
+            "function (x[N, C, ...]) -> (y) { y[n, c, ...] = +(x[n, c, ...]); }",
+            2,
+            "y[n, c, y_, x_] = +(x[n, c, y_, x_])",
+        ),
     ],
 )
 def test_axes_in_place_of_dots(text: str, rank: int, expected: str) -> None:
