@@ -299,7 +299,10 @@ def _flattened(shape: Shape) -> Order:
 
 
 def _wanted_orders(graph: Graph) -> dict[int, Order]:
-    """The order of Keras's outputs of dense layers that become planes, as in a generator, by the layers' vertices."""
+    """Keras's order of what dense layers give that becomes planes, as in a generator, by the layers' vertices.
+
+    None of what the network's outputs read: users get those as they are.
+    """
     found: dict[int, Order] = {}
     for vertex in graph.vertices:
         before = vertex
@@ -307,6 +310,12 @@ def _wanted_orders(graph: Graph) -> dict[int, Order]:
             before = graph.vertices[before.inputs[0]]
         if (vertex.layer.kind, before.layer.kind) == ("Reshape", "Dense") and graph.places(before) == 1:
             found[before.index] = _flattened(vertex.shape)
+    given = [output.index for output in graph.outputs.values()]
+    while given:  # From the outputs back to what gives values their order.
+        index = given.pop()
+        found.pop(index, None)
+        if graph.vertices[index].layer.kind in {*_KEEPING, "Concat"}:
+            given += graph.vertices[index].inputs
     return found
 
 

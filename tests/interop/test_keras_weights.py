@@ -596,6 +596,18 @@ def test_layers_without_a_form(tmp_path: Path, layer: layers.Layer, message: str
     assert not list(tmp_path.iterdir())
 
 
+def test_flat_outputs_stay_in_their_order(tmp_path: Path) -> None:
+    """What users get is not put into another one, for planes that are made of it too."""
+    noise = layers.Input(7)()
+    node = layers.Dense(60, name="d")(noise)
+    planes = layers.Conv2D(2, 1, name="c")(layers.Reshape((5, 3, 4), name="r")(node))
+    model = bn.Model(noise, {"flat": layers.Activation("tanh")(node), "planes": planes})
+    with pytest.raises(
+        OptionError, match=re.escape("c (Conv2D): a layer with weights must not read values that Keras")
+    ):
+        model.save_keras_weights(tmp_path / "m.weights.h5")
+
+
 def test_flattened_values_that_are_taken_apart(tmp_path: Path) -> None:
     model = bn.Sequential([layers.Input(4, 3, 3), layers.Flatten(), layers.GroupNorm(2, name="groups")])
     with pytest.raises(
