@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.errors import OptionError
+from blobnet.support.old_names import old_method
 
 if TYPE_CHECKING:
     from blobnet.datasets.source import Source
@@ -31,6 +32,20 @@ def ignored_label(positions: tuple[int, ...], classes: int | None) -> int | None
 def are_names(class_names: Sequence[str]) -> bool:
     """Return True if classes have names, and not the numbers that stand for missing names."""
     return list(class_names) != [str(number) for number in range(len(class_names))]
+
+
+def held_out_rows(samples: int, fraction: float, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the shuffled numbers of the samples that stay, and of the ``fraction`` of them that is held out.
+
+    Raises:
+        OptionError: the fraction leaves one of the two without samples.
+    """
+    count = round(samples * fraction) if 0 < fraction < 1 else 0
+    if not 0 < count < samples:
+        rule = "it must lie between 0 and 1 and leave samples on both sides"
+        raise OptionError("fraction", rule, fraction=fraction, samples=samples)
+    order = np.random.default_rng(seed).permutation(samples)
+    return order[count:], order[:count]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -59,25 +74,18 @@ class Split:
         """The shape of one sample."""
         return tuple(self.x.shape[1:])
 
-    def parted(self, fraction: float, seed: int) -> tuple[Split, Split]:
-        """Two splits, shuffled: the first without, the second with ``fraction`` of the samples.
+    def split_validation(self, fraction: float, seed: int) -> tuple[Split, Split]:
+        """Return two splits, shuffled: the first without, the second with ``fraction`` of the samples.
 
         The same seed gives the same parts.
 
         Raises:
             OptionError: the fraction leaves one of the two without samples.
         """
-        count = round(len(self) * fraction) if 0 < fraction < 1 else 0
-        if not 0 < count < len(self):
-            raise OptionError(
-                "fraction",
-                "it must lie between 0 and 1 and leave samples on both sides",
-                fraction=fraction,
-                samples=len(self),
-            )
-        order = np.random.default_rng(seed).permutation(len(self))
-        kept, held_out = order[count:], order[:count]
+        kept, held_out = held_out_rows(len(self), fraction, seed)
         return self._some(kept), self._some(held_out)
+
+    parted = old_method("parted", "split_validation")
 
     def _some(self, rows: npt.NDArray[np.int64]) -> Split:
         return Split(self.x[rows], self.y[rows], tuple(self.files[row] for row in rows) if self.files else ())

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.datasets.checks import classes_of_one_hot
-from blobnet.datasets.dataset import IGNORED_LABEL, sampled_statistics
+from blobnet.datasets.dataset import IGNORED_LABEL, held_out_rows, sampled_statistics
 from blobnet.datasets.source import AsSamples, Source
 from blobnet.datasets.split_names import SPLIT_NAMES
 from blobnet.datasets.user_data import (
@@ -24,7 +24,7 @@ from blobnet.datasets.user_data import (
     npy_arrays,
     npz_arrays,
 )
-from blobnet.errors import DataError, OptionError
+from blobnet.errors import DataError
 
 #: The endings of the names of a split's arrays.
 _ENDINGS = {f"_{name}": {"validation": "val"}.get(split, split) for split, own in SPLIT_NAMES.items() for name in own}
@@ -42,21 +42,15 @@ class NamedSplit:
     def __len__(self) -> int:
         return len(next(iter(self.x.values())))
 
-    def parted(self, fraction: float, seed: int) -> tuple[NamedSplit, NamedSplit]:
-        """Two splits, shuffled: the first without, the second with ``fraction`` of the samples.
+    def split_validation(self, fraction: float, seed: int) -> tuple[NamedSplit, NamedSplit]:
+        """Return two splits, drawn by ``seed``: the first without, the second with ``fraction`` of the samples.
 
         Raises:
             OptionError: the fraction leaves one of the two without samples.
         """
-        count = round(len(self) * fraction)
-        if not 0 < count < len(self):
-            rule = "it must lie between 0 and 1 and leave samples on both sides"
-            raise OptionError("fraction", rule, fraction=fraction, samples=len(self))
-        order = np.random.default_rng(seed).permutation(len(self))
-        some = (np.sort(order[count:]), np.sort(order[:count]))
         kept, held_out = (
             NamedSplit(*({name: array[rows] for name, array in arrays.items()} for arrays in (self.x, self.y)))
-            for rows in some
+            for rows in map(np.sort, held_out_rows(len(self), fraction, seed))
         )
         return kept, held_out
 

@@ -280,7 +280,7 @@ print(data, data.classes, data.class_names)
 x, y = data.train.x, data.train.y
 
 # blobnet.datasets.Split
-fewer, held_out = bn.datasets.load("digits").train.parted(0.2, seed=0)
+fewer, held_out = bn.datasets.load("digits").train.split_validation(0.2, seed=0)
 
 # blobnet.contraction.Function
 product = bn.contraction.function("O[n, m] = +(A[n, k] * B[k, m])")

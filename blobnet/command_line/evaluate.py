@@ -160,7 +160,7 @@ def _split(model: Model, data: Any) -> Any:
     elif state and count == 0 and was_trained_on(model, data):
         what = f"samples, all of which the model was trained on: {without}"
     elif state and 0 < count < len(split):
-        rest, held_out = split.parted(count / len(split), state.seed)
+        rest, held_out = split.split_validation(count / len(split), state.seed)
         if was_trained_on(model, replace(data, train=rest)):
             split, what = held_out, f"samples that were held out of the training: {without}"
     print(f"{data.name}, {len(split)} {what}", file=sys.stderr)

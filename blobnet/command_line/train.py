@@ -579,7 +579,7 @@ def _held_out(options: argparse.Namespace, data: _Data) -> tuple[_Data, _Split |
             return data, None
     if fraction is None:
         return data, None
-    train, held_out = data.train.parted(fraction, options.seed)
+    train, held_out = data.train.split_validation(fraction, options.seed)
     return replace(data, train=train), held_out
 
 

@@ -18,3 +18,13 @@ def old_names(module: str, names: Mapping[str, Any]) -> Callable[[str], Any]:
         return names[name]
 
     return find
+
+
+def old_method(old: str, now: str) -> Callable[..., Any]:
+    """Return a method that has the name ``old`` of before, warns, and calls the one that is called ``now``."""
+
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        warnings.warn(f"{type(self).__name__}.{old} is called {now} now", DeprecationWarning, stacklevel=2)
+        return getattr(self, now)(*arguments, **named)
+
+    return method

@@ -51,7 +51,7 @@ def test_a_training_with_everything(run) -> None:
     assert rows[-1].split()[-2:] == [closing[2], closing[1]]
 
     model, data = bn.load("a.h5"), bn.datasets.load("digits")
-    mean, deviation = replace(data, train=data.train.parted(0.1, 0)[0]).statistics()
+    mean, deviation = replace(data, train=data.train.split_validation(0.1, 0)[0]).statistics()
     np.testing.assert_array_equal(model.weights["input/mean"], mean.astype(np.float32))
     np.testing.assert_array_equal(model.weights["input/deviation"], deviation.astype(np.float32))
     assert model.class_names == data.class_names
@@ -215,7 +215,7 @@ def test_few_samples(run, net, classes: int, count: int, options: list[object], 
     np.savez("few.npz", x=np.random.default_rng(0).random((len(y), 1, 8, 8), np.float32), y=y, class_names=names)
     result = run("train", net, "--dataset", "few.npz", "--epochs", 1, *options)
     assert result.status == any("error" in note for note in notes), result.err
-    lost = names[bn.datasets.load("few.npz").train.parted(0.1, 0)[1].y[0]] if classes == 12 else ""
+    lost = names[bn.datasets.load("few.npz").train.split_validation(0.1, 0)[1].y[0]] if classes == 12 else ""
     for note in notes:
         assert note.format(lost) in result.err
     assert result.err.count("note: ") == sum("error" not in note for note in notes)

@@ -148,13 +148,16 @@ def test_a_part_of_the_samples_is_held_out() -> None:
     x = np.arange(11, dtype=np.float32)[:, None]
     whole = Dataset("a", Split(x, x), None, ())
     assert repr(whole) == "a: 11 samples of (1,), targets of (1,)"
-    kept, held_out = whole.train.parted(0.25, seed=3)
+    kept, held_out = whole.train.split_validation(0.25, seed=3)
     assert (len(kept), len(held_out)) == (8, 3)
     order = np.concatenate([kept.x, held_out.x])[:, 0]
     assert sorted(order) == list(range(11))
     assert list(order) != sorted(order)
     np.testing.assert_array_equal(held_out.x, held_out.y)
-    (_, again), (_, other) = (whole.train.parted(0.25, seed) for seed in (3, 4))
+    with pytest.warns(DeprecationWarning, match="Split.parted is called split_validation now"):
+        _, before = whole.train.parted(0.25, seed=3)
+    np.testing.assert_array_equal(before.x, held_out.x)
+    (_, again), (_, other) = (whole.train.split_validation(0.25, seed) for seed in (3, 4))
     np.testing.assert_array_equal(again.x, held_out.x)
     assert not np.array_equal(other.x, held_out.x)
 
@@ -164,7 +167,7 @@ def test_fraction_must_leave_samples(fraction: float) -> None:
     x = np.zeros((5, 1), dtype=np.float32)
     rule = "fraction: it must lie between 0 and 1 and leave samples on both sides. Received fraction="
     with failing(OptionError, rule):
-        Split(x, x).parted(fraction, seed=0)
+        Split(x, x).split_validation(fraction, seed=0)
 
 
 # --- names and options ---

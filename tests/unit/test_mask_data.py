@@ -55,7 +55,7 @@ def test_arrays(tmp_path, monkeypatch, kept: int, name: str, dtype: type) -> Non
     assert data.train.y.dtype == dtype
     np.testing.assert_array_equal(np.asarray(data.train.y), y)
     assert repr(data) == f"{path.stem}: 7 samples of (2, 6, 5), 4 classes for each of (6, 5) positions"
-    part, held_out = data.train.parted(0.3, 0)
+    part, held_out = data.train.split_validation(0.3, 0)
     assert (part.y.shape, held_out.y.shape) == ((5, *SHAPE), (2, *SHAPE))
 
 

@@ -303,7 +303,7 @@ def test_large_folders_are_read_lazily(folder: Path, workers: int, monkeypatch: 
         np.testing.assert_array_equal(np.asarray(ours.x), theirs.x)
         np.testing.assert_array_equal(ours.y, theirs.y)
     np.testing.assert_array_equal(lazy.statistics(), whole.statistics())
-    for theirs, ours in zip(whole.train.parted(0.25, 3), lazy.train.parted(0.25, 3), strict=True):
+    for theirs, ours in zip(whole.train.split_validation(0.25, 3), lazy.train.split_validation(0.25, 3), strict=True):
         np.testing.assert_array_equal(np.asarray(ours.x), theirs.x)
     monkeypatch.setattr("blobnet.datasets.image_folder.KEPT_BYTES", 14 * 3 * 6 * 9)
     assert isinstance(datasets.load(folder, size=(6, 9)).train.x, np.ndarray)
