@@ -62,6 +62,8 @@ def test_grid_samples(device: Device, mode: str, padding: str, corners: int, tmp
         np.testing.assert_allclose(gradients[name], wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max() + 1e-6)
     if padding != "zeros":
         return
+    bn.onnx.save(model, tmp_path / "again.onnx")
+    np.testing.assert_allclose(_runtime(tmp_path / "again.onnx", inputs)[0], found, rtol=1e-4, atol=1e-5)
     fixed = saved(tmp_path, graph_of(nodes, {"x": shapes["x"]}, {"y": None}, {"grid": grid[:1]}))
     wanted = torch.nn.functional.grid_sample(
         ends["x"], ends["grid"][:1].expand(count, -1, -1, -1), mode, padding, bool(corners)

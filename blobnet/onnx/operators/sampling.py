@@ -75,14 +75,16 @@ def _grid_sample(op: Operation) -> Tensor:
             place = f"({low} + {span}*(1.0 - abs(2.0*({turns} - floor({turns})) - 1.0)))"
         if mode == "cubic" and padding != "zeros":
             how = "edge" if padding == "border" else "reflect" if aligned else "symmetric"
-            cells = np.pad(np.arange(size), _CUBIC_REACH, how)  # type: ignore[call-overload]
-            tensor, first = taken(op, tensor, 2 + axis, cells.tolist()), -_CUBIC_REACH
+            around = np.pad(np.arange(size), _CUBIC_REACH, how)  # type: ignore[call-overload]
+            tensor, first = taken(op, tensor, 2 + axis, around.tolist()), -_CUBIC_REACH
         if padding != "zeros":
             place = f"min(max({place}, {first + (first < 0)}), {last - first - (first < 0)})"
-        long, cell = tensor.axes[2 + axis], f"({names[-1]} + {first})"
-        read, term = [*names[:-1], str(len(sizes) - 1 - axis)], _WEIGHTS[mode].replace("P", "{0}").replace("K", cell)
+        long, read = tensor.axes[2 + axis], [*names[:-1], str(len(sizes) - 1 - axis)]
         places = gathered(op, [grid], [read], wanted, names[:-1], place, at=at, outer=outer)
-        parts.append(gathered(op, [places], [names[:-1]], (*wanted, long), names, term, at=at, outer=outer))
+        term, cells = _WEIGHTS[mode].replace("P", "{0}"), {"K": np.arange(first, first + long, dtype=np.float32)}
+        term = term.replace("K", f"K[{names[-1]}]")
+        part = gathered(op, [places], [names[:-1]], (*wanted, long), names, term, at=at, outer=outer, given=cells)
+        parts.append(part)
         terms.append(f"{{{1 + axis}}}")
         reads.append([*names[:-1], f"k{axis}"])
     own, units = [names[0], "c", *(f"k{axis}" for axis in range(len(sizes)))], tensor.axes[1]
