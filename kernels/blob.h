@@ -57,7 +57,7 @@ typedef float2 accumulator_pair_t;
  * What depends on planes within units, which the programs of most calls know nothing of (BlobLayout.is_plain):
  *
  *     PLANE_INDEX(ROLE, z)                   where plane z of a sample begins
- *     PLANE_OFFSET(ROLE, z)                  how far that is behind plane 0; z is a name or a quotient
+ *     PLANE_OFFSET(ROLE, z)                  how far that is after plane 0; z is a name or a quotient
  *     UNIT_OF(ROLE, z)                       its unit
  *     UNIT_ROWS(ROLE)                        rows of all planes of a unit
  *     UNIT_ROW_INDEX(ROLE, n, unit, row, x)  BLOB_INDEX in one of them
@@ -84,7 +84,7 @@ typedef float2 accumulator_pair_t;
 #define UNIT_ROW_INDEX(ROLE, n, unit, row, x) BLOB_INDEX(ROLE, n, unit, row, x)
 #endif
 
-/* The values of a sample; and how far behind the first one number `element` lies, in the order (plane, y, x). */
+/* The values of a sample; and how far after the first one number `element` lies, in the order (plane, y, x). */
 #define BLOB_ELEMENTS(ROLE) (ROLE##_UNIT_COUNT * ROLE##_UNIT_ELEMENTS)
 #define BLOB_ELEMENT_OFFSET(ROLE, element)                                                             \
     (PLANE_OFFSET(ROLE, QUOTIENT(element, ROLE, PLANE_ELEMENTS))                                       \

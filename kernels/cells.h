@@ -11,7 +11,7 @@
  *         }
  *     }
  *
- * with z the plane's number in the sample (UNIT_OF is its unit), and AT(ROLE) how far behind the first cell of its plane
+ * with z the plane's number in the sample (UNIT_OF is its unit), and AT(ROLE) how far after the first cell of its plane
  * a cell of that blob lies.
  *
  * A CPU's work-item takes PLANES planes, cell by cell, row by row, and compilers vectorize the inner loop. A GPU's takes
@@ -56,7 +56,7 @@
 #define AT(ROLE) CELL_OFFSET(ROLE, CELL(i))
 #endif
 
-/* How far behind the first cell of its plane cell number `cell` lies. */
+/* How far after the first cell of its plane cell number `cell` lies. */
 #if GAPLESS
 #define CELL_OFFSET(ROLE, cell) (cell)
 #else

@@ -5,7 +5,7 @@
  * Numbers of other types are widened on the way, which needs registers (storage.h).
  *
  * Groups of copies end by END_COPIES. AWAIT_COPIES(MOST) waits until all but the last MOST groups have arrived, for this
- * work-item: others need a barrier behind it.
+ * work-item: others need a barrier after it.
  */
 
 /* Plain copies of numbers of a type, of which LOAD_FOUR loads four; what they do is said below. */

@@ -9,15 +9,15 @@
  *     PLACE_OF(type)                           the type of a place
  *     PLACE(type, blob, index)                 that of number `index`
  *     DISTANCE(type, cells)                    from one place to another
- *     READ_PLACE(type, blob, place, distance)  the number so far behind a place
+ *     READ_PLACE(type, blob, place, distance)  the number so far after a place
  *     READ_BEHIND(type, blob, place, distance) the same where the distance is not negative, which is added to a pointer:
  *                                              GPUs that add 64 bits themselves widen it ahead of the loop
- *     READ_DISTANCE(type, blob, distance)      the number so far behind the beginning
+ *     READ_DISTANCE(type, blob, distance)      the number so far after the beginning
  *
  *     SHARED_POINTERS                          1: loads add a work-item's place to a pointer that all have in common, as
  *                                              those of AMD's GPUs do: what they have in common, the pointer should have
  *
- * Distances may be negative. What is negative wraps around, and so does its sum with a place behind it.
+ * Distances may be negative. What is negative wraps around, and so does its sum with a place after it.
  *
  * With CHEAP_ADDRESSES there are also:
  *

@@ -84,8 +84,8 @@ def inverted_residual(
         units: of the output.
         stride: of the filters.
         name: what its layers' names begin with.
-        activation: behind the first two convolutions; the last has none.
-        squeezed: values between the layers of gates behind the filters, see :func:`squeeze_excite`; 0 for no gates.
+        activation: after the first two convolutions; the last has none.
+        squeezed: values between the layers of gates after the filters, see :func:`squeeze_excite`; 0 for no gates.
         squeeze_activation: within the gates.
         gate: the last function of the gates.
         rate: at which the branch is left out in training, where it is added.

@@ -18,7 +18,7 @@ STAGES = (
     (6, 5, 192, 4, 2),
     (6, 3, 320, 1, 1),
 )
-#: The rate at which the branch of a block behind the last one would be left out; the first one's is 0.
+#: The rate at which the branch of a block after the last one would be left out; the first one's is 0.
 STOCHASTIC_DEPTH = 0.2
 
 

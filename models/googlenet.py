@@ -9,7 +9,7 @@ import blobnet as bn
 from blobnet import layers
 from blobnet.models import blocks
 
-#: Units of the branches of each module: 1x1; 1x1 and 3x3; 1x1 and 3x3; 1x1 behind a pool. A stage ends with a pool.
+#: Units of the branches of each module: 1x1; 1x1 and 3x3; 1x1 and 3x3; 1x1 after a pool. A stage ends with a pool.
 STAGES = (
     ("3", ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64))),
     (
@@ -39,7 +39,7 @@ def googlenet(
 ) -> bn.Model:
     """Nine modules of four branches whose outputs are joined, and a global average.
 
-    As the weights of torchvision want it, and other than the paper: batch norms (epsilon 1e-3) behind all convolutions
+    As the weights of torchvision want it, and other than the paper: batch norms (epsilon 1e-3) after all convolutions
     and no local response norms, 3x3 filters in the branches with 5x5 ones, and pools that round sizes up.
 
     Args:
@@ -71,7 +71,7 @@ def googlenet(
 
 
 def _module(node: layers.Node, units: Sequence[int], name: str) -> layers.Node:
-    """Four branches, one behind the other among the units."""
+    """Four branches, one after the other among the units."""
     first = _convolution(node, units[0], 1, f"{name}_1")
     second = _convolution(_convolution(node, units[1], 1, f"{name}_2a"), units[2], 3, f"{name}_2b")
     third = _convolution(_convolution(node, units[3], 1, f"{name}_3a"), units[4], 3, f"{name}_3b")

@@ -78,7 +78,7 @@ def _pooled(node: layers.Node, units: int, name: str) -> layers.Node:
 
 
 def _module(node: layers.Node, chains: Sequence[Sequence[Filters]], pooled: int, name: str) -> layers.Node:
-    """Three branches of convolutions and one behind a pool (the paper's figures 5 and 6)."""
+    """Three branches of convolutions and one after a pool (the paper's figures 5 and 6)."""
     branches = [_branch(node, chain, f"{name}_{number}") for number, chain in enumerate(chains, start=1)]
     return layers.Concat(name=f"{name}_join")([*branches, _pooled(node, pooled, name)])
 

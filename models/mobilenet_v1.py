@@ -21,7 +21,7 @@ def mobilenet_v1(
     """A 3x3 stem, 13 blocks of one 3x3 filter a unit and a 1x1 convolution, and a global average.
 
     As Keras's weights want it, where the paper says less: ReLUs end at 6, norms have an epsilon of 1e-3, filters at
-    stride 2 have their zeros behind the data alone, and a thousandth of the averages is dropped.
+    stride 2 have their zeros after the data alone, and a thousandth of the averages is dropped.
 
     Args:
         input_shape: (units, height, width) of a sample.

@@ -102,7 +102,7 @@ def resnet20(
     """For CIFAR-10: three stages of 3 basic blocks with 16, 32 and 64 units, and a global average.
 
     Shortcuts have no parameters (the paper's option A): where a stage halves the planes, they take every other row and
-    column, and zeros in place of the units that they do not have, as many before as behind.
+    column, and zeros in place of the units that they do not have, as many before as after.
 
     Args:
         input_shape: (units, height, width) of a sample.

@@ -8,7 +8,7 @@ import blobnet as bn
 from blobnet import layers
 from blobnet.errors import ShapeError
 
-#: Sides of a patch, blocks, units of a patch, heads of attention, and units between the two layers behind it.
+#: Sides of a patch, blocks, units of a patch, heads of attention, and units between the two layers after it.
 PATCH, DEPTH, UNITS, HEADS, INNER = 16, 12, 192, 3, 768
 _EPSILON = 1e-6
 
@@ -19,7 +19,7 @@ def vit_tiny(
     """The tiny one of Touvron et al. (*Training data-efficient image transformers*, 2021): 12 blocks of 192 units.
 
     Patches of 16x16 become columns of 192 values; a block is attention of each to all, with 3 heads, and two layers for
-    each column around a GELU, both behind a norm and added to what they read. A learned column says the class. The
+    each column around a GELU, both after a norm and added to what they read. A learned column says the class. The
     definition is that of torchvision's VisionTransformer.
 
     Args:

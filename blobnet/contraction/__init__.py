@@ -9,9 +9,9 @@
 **Text.** The head names the inputs with their sizes and the outputs; an input without brackets has any shape. Then
 come statements. A *contraction* aggregates, with ``+`` sum, ``*`` product, ``>`` maximum or ``<`` minimum, a term that
 any expression of elements, sizes and indexes may be, over all values of the indexes. Maps in brackets are affine: sums
-of indexes times whole numbers or sizes, and a whole number; so may be the output's. Sizes stand behind ``:`` and are
+of indexes times whole numbers or sizes, and a whole number; so may be the output's. Sizes stand after ``:`` and are
 expressions of sizes, whose division rounds down; they may be missing where an operand has the output's index by itself.
-Constraints follow behind commas: ``e < r`` means 0 <= e < r. ``A[i] == B[j] ? C[i]`` without ``:`` leaves out terms. An
+Constraints follow after commas: ``e < r`` means 0 <= e < r. ``A[i] == B[j] ? C[i]`` without ``:`` leaves out terms. An
 *element-wise* statement names whole tensors, with NumPy's broadcasting. Functions: abs, ceil, cos, detach, erf, exp,
 expm1, floor, log, log1p, max, min, pow, round (half to even), sigmoid, sin, sqrt, tanh. The grammar is at the head of
 :mod:`blobnet.contraction.syntax`.

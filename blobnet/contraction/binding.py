@@ -201,7 +201,7 @@ class _Binder:
                     raise self.fail(part, rule, hint)
 
     def output_shape(self, node: Contraction, maps: Sequence[Affine], constraints: Sequence[Constraint]) -> Shape:
-        """The sizes that are written behind ":"; without, each index must have its range from one map by itself."""
+        """The sizes that are written after ":"; without, each index must have its range from one map by itself."""
         if node.sizes is not None:
             if len(node.sizes) != len(maps):
                 rule = f"{node.name!r} has {_axes(len(maps))}, but {_are(len(node.sizes))} given a size"

@@ -1,6 +1,6 @@
 """The intermediate form: contractions whose sizes are known, as frozen values.
 
-Everything behind the parser reads this form and nothing else: ranges, halos, costs, derivatives, the reference, and
+Everything after the parser reads this form and nothing else: ranges, halos, costs, derivatives, the reference, and
 whatever generates code. There is one kind of statement. With ``O`` its output, ``i`` its indexes and ``e`` its
 expression it says
 

@@ -1,6 +1,6 @@
 """The layout of a tensor in its buffer: strides, with zeros around the data that readers may use.
 
-The zeros behind one row serve as those before the next (docs/memory_layout.md), and so on for every axis.
+The zeros after one row serve as those before the next (docs/memory_layout.md), and so on for every axis.
 """
 
 from __future__ import annotations

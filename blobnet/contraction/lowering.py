@@ -88,10 +88,10 @@ class Place:
 
     Args:
         layout: from the first element that the buffer's offset leads to.
-        unit: elements in which the offset counts; None for plain arrays, whose parameters come behind the others'.
+        unit: elements in which the offset counts; None for plain arrays, whose parameters come after the others'.
         has_samples: whether the first axis are the samples of a batch, of which the last may not be there.
         type: of its numbers.
-        has_slack: whether something lies behind the zeros around its planes.
+        has_slack: whether something lies after the zeros around its planes.
     """
 
     layout: Layout
@@ -267,7 +267,7 @@ def _adds_to(later: Statement, statement: Statement) -> bool:
 
 
 def _pieces(statement: Statement, keeps_zeros: bool) -> list[Statement]:
-    """The phases of a statement, behind one that fills the output if they leave cells out.
+    """The phases of a statement, after one that fills the output if they leave cells out.
 
     ``keeps_zeros``: cells that no phase writes are 0, as they have been from the beginning.
     """

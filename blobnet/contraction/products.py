@@ -6,11 +6,11 @@ rows and columns that it loads in every step, and for the depth once a step. No 
 odd ranges cost nothing.
 
 While a step of both matrices is multiplied the next one is on its way, in registers, to the other half of local memory.
-Places behind the end of the depth are 0 in both matrices; rows and columns behind theirs repeat the last one, and are
+Places after the end of the depth are 0 in both matrices; rows and columns after theirs repeat the last one, and are
 not stored. Results leave through local memory, so that neighbours store neighbours.
 
 With cheap addresses it is the first step that takes what steps do not divide, and the others test nothing. What they
-load lies behind a row (or column) of theirs, as many bytes of 32 bits as the depth adds (ROW_BEHIND, source.py).
+load lies after a row (or column) of theirs, as many bytes of 32 bits as the depth adds (ROW_BEHIND, source.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from blobnet.contraction.table import Load, Operand, Table, loads_of
 
 #: Neighbouring work-items that load neighbours of the depth, where these lie side by side in memory.
 _ALONG_DEPTH = 8
-#: Rows of both matrices whose products are written out; those of the last step where AMD's compiler does: behind a loop
+#: Rows of both matrices whose products are written out; those of the last step where AMD's compiler does: after a loop
 #: it loads all of them at once, and spills what has no room (docs/drivers.md).
 UNROLLED, _LAST_UNROLLED = 16, 4
 

@@ -173,7 +173,7 @@ def _blocked(model: CostModel, base: Schedule, blocks: Mapping[str, int], unroll
 
 
 def _blocks(table: Table, model: CostModel, base: Schedule) -> list[tuple[float, Mapping[str, int], tuple[str, ...]]]:
-    """The best blocks of results in registers, and what is unrolled, behind the cycles that they take."""
+    """The best blocks of results in registers, and what is unrolled, after the cycles that they take."""
     tied = constrained(table)
     extents = table.extents
     most = model.device.registers

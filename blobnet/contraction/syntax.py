@@ -148,7 +148,7 @@ def _tokens(text: str) -> Iterator[_Token]:
         if match.lastgroup and match.lastgroup != "blank":
             yield _Token(place, match.end(), match.lastgroup, match.group())
         place = match.end()
-    # What is missing at the end is missing behind the last token, not behind blank lines.
+    # What is missing at the end is missing after the last token, not after blank lines.
     last = len(text.rstrip())
     yield _Token(last, last + 1, "end", "")
 

@@ -14,7 +14,7 @@ class Passes:
     """The programs of a training step, in their order.
 
     Args:
-        forward: the function itself; its outputs are the function's and, behind them, what the derivatives read of all
+        forward: the function itself; its outputs are the function's and, after them, what the derivatives read of all
             that it computes on the way.
         gradients: a program for each operand whose gradient is wanted, with the statements that none before it has.
         deltas: the name of each tensor's delta.
@@ -38,7 +38,7 @@ def passes(program: Program, wanted: Sequence[str]) -> Passes:
 def _parts(statements: Sequence[Statement], targets: Sequence[Tensor]) -> tuple[Program, ...]:
     """A program for each target: its inputs are all that it reads and does not make.
 
-    Its outputs are the target, and what programs behind it read.
+    Its outputs are the target, and what programs after it read.
     """
     left = list(statements)
     pieces: list[list[Statement]] = []

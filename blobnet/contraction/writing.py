@@ -39,7 +39,7 @@ class Writer:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Brackets around what is written within; names of theirs are free again behind."""
+        """Brackets around what is written within; names of theirs are free again after."""
         used = set(self.used)
         self.put(f"{head} {{" if head else "{")
         self.depth += 1

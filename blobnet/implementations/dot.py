@@ -64,7 +64,7 @@ class Dot(Implementation):
         # Input units a work-item, and work-items a group: as many as there is room, and work, for.
         units = min(max(1, _VALUES // self.values), -(-operation.depth // _WARP))
         items = max(_WARP, power_of_two(-(-operation.depth // units), most))
-        # The group's weights lie in local memory, and behind them its sums (kernels/convolution/dot.h).
+        # The group's weights lie in local memory, and after them its sums (kernels/convolution/dot.h).
         sums, room = power_of_two(operation.positions, MAX_POSITIONS), model.local_memory // FLOAT32.itemsize
         weights = units * operation.taps
         while items > _WARP and (items * weights > _WEIGHTS or items * (weights + sums + sums / _WARP) > room):

@@ -18,7 +18,7 @@ _SUMMING = 64
 _FEW_UNITS, _MAX_FACTORS = 4, 512
 #: What loading a weight costs in multiply-adds, as two times on an NVIDIA H200 have it (docs/performance.md).
 _FACTOR_COST = 3.2
-#: The widest rows: work-items of the last blocks read, and do not use, up to a row behind the halo.
+#: The widest rows: work-items of the last blocks read, and do not use, up to a row after the halo.
 _MAX_PITCH = 2048
 
 

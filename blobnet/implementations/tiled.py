@@ -67,7 +67,7 @@ class Tiled(Implementation):
         self.units = operation.units * prod(axis.beside for axis in axes)
         #: Whether the weights lie as packed ones would.
         self.in_place = self.takes_rows and not self.of_weights and self._lie_in_rows()
-        #: Rows of zeros behind the last tap: what there is to read beyond a depth that is not of whole tiles.
+        #: Rows of zeros after the last tap: what there is to read beyond a depth that is not of whole tiles.
         self.zero_rows = int(self.takes_rows and not self.in_place)
         #: Columns of the weights: packed ones are whole tiles of units.
         self.unit_columns = self.units if self.in_place else rounded_up(self.units, tile.units)
@@ -97,7 +97,7 @@ class Tiled(Implementation):
     def _lie_in_rows(self) -> bool:
         """Return True if weights lie as packed ones would: of one tap, those of a source unit in whole quads.
 
-        In columns behind the last unit is what lies there, and their sums are not stored; of rows there are none.
+        In columns after the last unit is what lies there, and their sums are not stored; of rows there are none.
         """
         operation = self.operation
         is_matrix = operation.unit_stride == operation.taps == 1 and self.units == operation.units

@@ -60,7 +60,7 @@ class Activation(Layer):
                 self._require(fits, f"{name} must be a number {least}", **{name: value})
 
     def _read_number(self) -> None:
-        """Takes the number in brackets behind the function's name as the option that it is."""
+        """Takes the number in brackets after the function's name as the option that it is."""
         match = re.fullmatch(r"(\w+)\(([^()]+)\)", str(self.function))
         if match and match.group(1) in _NUMBERS:
             option = _NUMBERS[match.group(1)]
@@ -150,7 +150,7 @@ def check_activation(layer: Layer, activation: str | None) -> None:
 
 
 def split(layer: Layer, activation: str | None) -> tuple[Layer, ...]:
-    """A layer without its ``activation``, and behind it that as a layer of its own: <name>_<activation>."""
+    """A layer without its ``activation``, and after it that as a layer of its own: <name>_<activation>."""
     if activation is None:
         return (layer,)
     plain = replace(layer, activation=None)  # type: ignore[call-arg]

@@ -65,7 +65,7 @@ class MatMul(ContractionLayer):
 
 @dataclass(frozen=True)
 class Tokens(ContractionLayer):
-    """The positions of planes as columns behind one that is learned, and for each column what is learned of its place.
+    """The positions of planes as columns after one that is learned, and for each column what is learned of its place.
 
         output(n, e, 0) = token[e] + position[0, e]
         output(n, e, 1 + i) = input(n, e, i) + position[1 + i, e],  with i = y * width + x
@@ -121,7 +121,7 @@ class MultiHeadAttention(ContractionLayer):
     Args:
         heads: parts into which the queries' units are divided.
         bias: whether there are biases.
-        causal: whether a position sees no key behind it.
+        causal: whether a position sees no key after it.
         initializer: how the weights start, see blobnet.layers.initializers.
 
     Raises:

@@ -38,7 +38,7 @@ class Placement(enum.Enum):
     SHARED = "shared"
     """Is the same values in the same memory: no launch at all."""
     CONCAT = "concat"
-    """The inputs lie one behind the other in the output, unit by unit: no launch at all."""
+    """The inputs lie one after the other in the output, unit by unit: no launch at all."""
     PART = "part"
     """Is some units of the input, from ``first_unit`` on, in its memory: no launch at all."""
 
@@ -272,7 +272,7 @@ class Layer(metaclass=Explained):
             Layer.kinds[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        """Makes the layer hashable and equal to its like; subclasses check their hyperparameters behind this."""
+        """Makes the layer hashable and equal to its like; subclasses check their hyperparameters after this."""
         for item in fields(self):
             object.__setattr__(self, item.name, plain(getattr(self, item.name)))
 
@@ -370,7 +370,7 @@ class Layer(metaclass=Explained):
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 
     def __call__(self, *inputs: Node | Sequence[Node]) -> Node:
-        """Puts this layer behind one node, or a list of nodes, of a graph.
+        """Puts this layer after one node, or a list of nodes, of a graph.
 
         Raises:
             ShapeError: the number of inputs or their shapes do not fit the layer.
@@ -456,7 +456,7 @@ class Layer(metaclass=Explained):
         return {}
 
     def expanded(self) -> tuple[Layer, ...]:
-        """The layers that this one stands for: itself, with an activation split off behind it."""
+        """The layers that this one stands for: itself, with an activation split off after it."""
         return (self,)
 
     def with_outputs(self, count: int) -> Layer:

@@ -122,7 +122,7 @@ class Add(_Join):
 
 @dataclass(frozen=True)
 class Concat(Layer):
-    """The inputs' units one behind the other; all inputs have the same axes otherwise."""
+    """The inputs' units one after the other; all inputs have the same axes otherwise."""
 
     arity: ClassVar[tuple[int, int | None]] = (1, None)
 

@@ -45,7 +45,7 @@ class _Pool(Pooling):
         }
 
     def _full_columns(self, planes: Shape) -> tuple[int, int]:
-        """The output columns, from first to behind the last, whose windows lie within the input's ``planes``."""
+        """The output columns, from first to after the last, whose windows lie within the input's ``planes``."""
         _, axis = self._axes(planes)
         before = axis.padding[0]
         begin = min(-(-before // axis.stride), axis.output_size(planes.width))
@@ -271,7 +271,7 @@ class GlobalAveragePool(Layer):
         return Shape.flat(inputs[0].units)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
-        # A CPU's group does planes one behind the other: it takes some time to begin.
+        # A CPU's group does planes one after the other: it takes some time to begin.
         planes = None if site.tuning.model.is_simt else (1, 1, planes_at_once(site.inputs[0].shape))
         call = KernelCall(
             "pooling/global_average_forward",

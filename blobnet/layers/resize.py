@@ -49,7 +49,7 @@ class Upsample(ContractionLayer):
             term, writes[place] = "", f"{scale}*{axis} + s"
             bounds = f"s < {scale}"
             if self.mode == "bilinear":
-                # The output's cell lies at (s + 1/2) / scale - 1/2 behind the input's cell, of the three around it.
+                # The output's cell lies at (s + 1/2) / scale - 1/2 after the input's cell, of the three around it.
                 point = f"min(max({axis} + (s + 0.5) / {scale} - 0.5, 0), {axis.upper()} - 1)"
                 reads[place], bounds = f"{axis} + k - 1", f"k < 3, {bounds}, {axis} < {axis.upper()}"
                 term = f"max(0, 1 - abs({point} - {axis} - k + 1)) * "

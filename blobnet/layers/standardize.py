@@ -1,4 +1,4 @@
-"""The normalization of samples inside a network: what an input layer does, behind another layer."""
+"""The normalization of samples inside a network: what an input layer does, after another layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Standardize(Layer):
     """Every unit shifted and scaled by numbers that are given and that no training changes.
 
     output = scale * (input - mean) / sqrt(variance) + shift. Shapes: (N, C, ...) -> (N, C, ...) for inputs of any rank.
-    It stands where a whole network is put behind a node (``model(node)``), for what its input layer does to samples;
+    It stands where a whole network is put after a node (``model(node)``), for what its input layer does to samples;
     its kernels are those of BatchNorm in inference.
     """
 

@@ -93,7 +93,7 @@ class Interleave(ContractionLayer):
 
         output(n, 2 * c + k, ...) = input k(n, c, ...)
 
-    (N, C, ...), (N, C, ...) -> (N, 2 * C, ...). It is a concat and, behind it, the channel shuffle of two groups (Zhang
+    (N, C, ...), (N, C, ...) -> (N, 2 * C, ...). It is a concat and, after it, the channel shuffle of two groups (Zhang
     et al., *ShuffleNet*, 2018). Every value is moved.
     """
 

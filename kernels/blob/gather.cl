@@ -1,7 +1,7 @@
 /*
  * Copies a blob so that its samples lie side by side, for kernels whose lanes run over them. Position q is a cell of a
  * plane as one long row at the blob's pitch: gathered[group][run][q][unit in the run][sample], runs of RUN units, the
- * last one of a group may be shorter. Samples behind the last one, up to SAMPLES, are 0.
+ * last one of a group may be shorter. Samples after the last one, up to SAMPLES, are 0.
  *
  * Blobs:
  *   INPUT read

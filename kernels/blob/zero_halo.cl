@@ -32,7 +32,7 @@ __kernel void blob_zero_halo(MUTABLE_BLOB(output), const int count, const int gl
     }
     __global output_t *cells = output + (size_t)OUTPUT_PLANE_MEMORY_ELEMENTS * plane;
 #ifdef GENERAL_BLOBS
-    /* Planes before and behind the data are halo alone. */
+    /* Planes before and after the data are halo alone. */
     if ((uint)(plane % OUTPUT_UNIT_MEMORY_DEPTH - OUTPUT_UNIT_MEMORY_DEPTH_OFFSET) >= OUTPUT_UNIT_DEPTH) {
         for (int i = get_global_id(0); i < OUTPUT_PLANE_EXTENT; i += GLOBAL_WIDTH) {
             WRITE_VALUE(cells, i, 0);

@@ -32,7 +32,7 @@
  *   COLUMN_FIRST
  *   COLUMN_STEP
  *   DEPTH_ROWS      rows a tap in PACKED
- *   ZERO_ROWS       rows of zeros behind the last tap in PACKED
+ *   ZERO_ROWS       rows of zeros after the last tap in PACKED
  *   UNIT_COLUMNS    columns of PACKED
  *   ROW_POSITIONS   positions a row: its width, or the pitch of the delta where that may be
  *   ACCUMULATE      1: add to INPUT_DELTA

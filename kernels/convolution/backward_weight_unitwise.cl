@@ -3,7 +3,7 @@
  * delta[o] * input[i] at the tap's shift. A vector is LANES input units of one tap, which convolution/pack_units.cl
  * laid side by side: small planes fill vectors too, sums need not be added up over lanes, and no tap reads padding.
  * A work-item takes RANGE output units, and goes through them for each sample: the sample's part of its panel then
- * comes from a near cache, its deltas lie one behind the other, and the sums, in memory meanwhile, are few.
+ * comes from a near cache, its deltas lie one after the other, and the sums, in memory meanwhile, are few.
  * Splits, of whole samples, go to a partial sum each.
  *
  * Blobs:

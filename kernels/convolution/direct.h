@@ -7,11 +7,11 @@
  *
  * Processors see coming what lies in one row, and not what is read from plane to plane, or by the next block: that is
  * asked for ahead, the further the less of it lies side by side. At batch 1 much of it lies in another core's cache, or
- * beyond all. Where the file that includes this says ASKS_NEXT, what comes `next` numbers behind the tile is
+ * beyond all. Where the file that includes this says ASKS_NEXT, what comes `next` numbers after the tile is
  * brought into the second cache meanwhile, a line of each source unit.
  */
 #define UNITS_AHEAD (UNITS_FIRST && DEPTH >= 64 ? 16 : 8)
-/* NOTE: with fewer units most of what is asked for ahead would lie behind the last one. */
+/* NOTE: with fewer units most of what is asked for ahead would lie after the last one. */
 #define ASKS_AHEAD (TAPS_Y * TAPS_X == 1 && DEPTH >= (ASKS_NEXT ? 64 : 32))
 #define WEIGHTS_FOLLOW (WEIGHT_UNIT_STRIDE == DEPTH * WEIGHT_DEPTH_STRIDE)
 
@@ -25,7 +25,7 @@ INLINE void accumulate_tile(vector_t accumulators[BLOCK_UNITS][BLOCK_VECTORS],
             for (int b = 0; b < TAPS_X; b++) {
                 const int shift = ROW_SHIFT(a) + COLUMN_SHIFT(b);
 #if WEIGHTS_FOLLOW
-                /* The next block's weights lie behind this one's; each step asks for as many as it reads. */
+                /* The next block's weights lie after this one's; each step asks for as many as it reads. */
                 PREFETCH(weight + BLOCK_UNITS * WEIGHT_UNIT_STRIDE
                          + (depth * TAPS_Y * TAPS_X + a * TAPS_X + b) * (BLOCK_UNITS - 1));
 #endif

@@ -1,7 +1,7 @@
 /*
  * The end of convolutions as dot products: a work-group makes BLOCK_UNITS output units at all positions of a sample, and
  * each of its LOCAL_WIDTH work-items has added up a part of every one of these VALUES sums.
- * Include it behind convolution/epilogue.h.
+ * Include it after convolution/epilogue.h.
  */
 #include "warp.h"
 

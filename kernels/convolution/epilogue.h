@@ -1,10 +1,10 @@
 /*
- * What a forward convolution does to its sums before it stores them, for itself and for the layers behind it:
+ * What a forward convolution does to its sums before it stores them, for itself and for the layers after it:
  *
  *     output = FINISHED(JOINED(BIASED(sum, bias, unit), cell term, unit), unit)
  *
- * A batch norm right behind it is in the weights and the bias (normalization/fold.cl). A kernel takes EPILOGUE_BLOBS
- * behind its own blobs and EPILOGUE_ARRAYS behind its own arrays. UNIT_BIAS is to be loaded once for a unit. BIASED,
+ * A batch norm right after it is in the weights and the bias (normalization/fold.cl). A kernel takes EPILOGUE_BLOBS
+ * after its own blobs and EPILOGUE_ARRAYS after its own arrays. UNIT_BIAS is to be loaded once for a unit. BIASED,
  * JOINED and FINISHED take values or vectors of them; CELL_EPILOGUE is JOINED with the term of a cell.
  *
  * Blobs:

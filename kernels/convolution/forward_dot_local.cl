@@ -89,7 +89,7 @@ __kernel void convolution_forward_dot_local(SHARED_BLOB(input), WRITE_BLOB(outpu
                              values[k] + i * LANES);
             }
         }
-        /* NOTE: so that the compiler does not load the input behind the weights. */
+        /* NOTE: so that the compiler does not load the input after the weights. */
         WARP_BARRIER();
         __local real_t *to_lane = staged + LANE * RUN;
         __global const weight_t *of_lane = factors + first * TAPS + LANE * RUN;

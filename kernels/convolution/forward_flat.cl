@@ -88,7 +88,7 @@
      && (!FLAT                                        \
          || (OUTPUT_UNIT_MEMORY_WIDTH == SOURCE_PITCH \
              && (!HAS_RESIDUAL || HAS_RESIDUAL == 2 || RESIDUAL_UNIT_MEMORY_WIDTH == SOURCE_PITCH))))
-/* Which lanes of a vector that begins in column x are cells, and not between two rows, or behind the second. */
+/* Which lanes of a vector that begins in column x are cells, and not between two rows, or after the second. */
 #if SOURCE_PITCH >= LANES
 #define ARE_CELLS(x)                                 \
     (((x) + VECTOR_LANE_NUMBERS < OUTPUT_UNIT_WIDTH) \

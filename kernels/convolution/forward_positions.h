@@ -1,7 +1,7 @@
 /*
  * Where the columns of a product lie in a forward convolution, and what happens to its sums: for the kernels whose header
  * (tiled.h, tensor.h) makes the product. Positions are cells (n, y, x) of the output; with ROW_POSITIONS above its width
- * there are some behind each row, so that neighbours in a plane of the input are neighbours. Their sums are not stored.
+ * there are some after each row, so that neighbours in a plane of the input are neighbours. Their sums are not stored.
  */
 #include "place.h"
 

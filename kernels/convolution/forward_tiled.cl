@@ -21,7 +21,7 @@
  *   PAD_TOP
  *   PAD_LEFT
  *   DEPTH_ROWS      rows a tap in PACKED
- *   ZERO_ROWS       rows of zeros behind the last tap in PACKED
+ *   ZERO_ROWS       rows of zeros after the last tap in PACKED
  *   UNIT_COLUMNS    columns of PACKED
  *   ROW_POSITIONS   positions a row: its width, or the pitch of the input where that may be
  *   TILE_UNITS      output units a work-group

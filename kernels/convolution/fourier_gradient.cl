@@ -34,7 +34,7 @@ __kernel void convolution_fourier_gradient(READ_ARRAY(real_t, products), WRITE_A
     const int slice = get_local_id(2);
     const int group = get_group_id(2);
     const int matrices = GROUPS * UNITS * 2 * COLUMNS;
-    /* Work-items behind the last column repeat it, and store nothing. */
+    /* Work-items after the last column repeat it, and store nothing. */
     __global const real_t *from =
         ARRAY(products) + (group * UNITS + unit) * 2 * COLUMNS + min(column, GROUP_INPUT_UNITS - 1);
     real_t filter[TAPS][TAPS];

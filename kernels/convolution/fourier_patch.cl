@@ -1,6 +1,6 @@
 /*
  * Spectra of the patches of a blob (convolution/fourier.h), of all samples side by side. Cells outside the data are 0, and
- * so is what is behind the last unit of a group or the last patch.
+ * so is what is after the last unit of a group or the last patch.
  *
  * Blobs, sizes as arguments:
  *   SOURCE read data alone

@@ -1,4 +1,4 @@
-/* Of `count` cells, `start` and each `step` behind the last: those from 0 to size - 1, as (first, end). */
+/* Of `count` cells, `start` and each `step` after the last: those from 0 to size - 1, as (first, end). */
 INLINE int2 inside(const int start, const int step, const int count, const int size)
 {
     int2 range = (int2)(0, count);

@@ -1,6 +1,6 @@
 /*
  * The input of a convolution with units side by side: panels[panel][sample][cell][unit], of PANEL_UNITS units of a
- * group each, 0 behind the group's last one. Cells lie phase by phase (convolution/input_phases.h), so that those that
+ * group each, 0 after the group's last one. Cells lie phase by phase (convolution/input_phases.h), so that those that
  * a tap reads are neighbours, whatever the stride. Those of the padding are left out.
  *
  * Blobs:

@@ -1,7 +1,7 @@
 /*
  * Weights as a matrix for the kernels that multiply tiles (convolution/tiled.h): packed[group][row][unit], where row
  * tap * DEPTH_ROWS + depth holds one tap of one source unit for all units side by side. Rows without a source unit,
- * the last row, and units behind the last one are 0.
+ * the last row, and units after the last one are 0.
  *
  * Arrays:
  *   WEIGHT read   OIHW

@@ -2,7 +2,7 @@
  * Weights as a matrix for the kernels that use tensor cores (convolution/tensor.h), rounded to tf32. Row tap *
  * DEPTH_ROWS + depth has one tap of one source unit for all units. It lies in fragments of 8 rows and 16 units, in the
  * order in which the 32 work-items of a warp take them, four values each (tensor_core.h). Rows without a source unit and
- * units behind the last one are 0.
+ * units after the last one are 0.
  *
  * Arrays:
  *   WEIGHT read   OIHW

@@ -19,8 +19,8 @@
 #include "convolution/pieces.h"
 
 /*
- * What a work-item does, `units` from `unit` on and the positions from `start` to `end` behind that; and what it keeps:
- * a panel, its sums, and a tile of what else a result is made of. What is behind the last position is no result, but is
+ * What a work-item does, `units` from `unit` on and the positions from `start` to `end` after that; and what it keeps:
+ * a panel, its sums, and a tile of what else a result is made of. What is after the last position is no result, but is
  * computed with, and so it is set.
  */
 #define PANEL_PART                                                                   \
@@ -55,7 +55,7 @@ INLINE void load_panel(__local real_t *panel, __global const source_t *source, c
         for (int a = 0; a < TAPS_Y; a++) {
             for (int b = 0; b < TAPS_X; b++) {
                 const int shift = (ROW_FIRST + a * ROW_STEP) * SOURCE_PITCH + COLUMN_FIRST + b * COLUMN_STEP;
-                /* NOTE: what this leaves behind the tile's end lies where the next row comes. */
+                /* NOTE: what this leaves after the tile's end lies where the next row comes. */
                 load_tile_strided(panel, source + shift, pieces);
                 panel += TILE;
             }

@@ -1,11 +1,11 @@
 /*
- * Tiles of dense positions: TILE positions of the result, one sample's behind the other's and none of them padding. In
+ * Tiles of dense positions: TILE positions of the result, one sample's after the other's and none of them padding. In
  * memory a tile is pieces of up to LANES cells side by side: parts of rows, or of whole planes if rows follow each
  * other. Files that include it say what source_t and target_t are: the numbers of the blob that panels are made of, and
  * of the result.
  */
 
-/* Piece p holds positions at[p] to at[p + 1] - 1 of a tile, offset[p] elements behind the first sample's first cell. */
+/* Piece p holds positions at[p] to at[p + 1] - 1 of a tile, offset[p] elements after the first sample's first cell. */
 typedef struct {
     int count;
     int at[TILE + 1];
@@ -79,7 +79,7 @@ INLINE void find_pieces(pieces_t *pieces, const size_t sample, const int pitch, 
     }
 EACH_STORAGE(LOAD_TILE)
 
-/* Reads a tile of cells STRIDE_X apart, and up to LANES - 1 values of no meaning behind it. */
+/* Reads a tile of cells STRIDE_X apart, and up to LANES - 1 values of no meaning after it. */
 INLINE void load_tile_strided(__local real_t *tile, __global const source_t *from, const pieces_t *pieces)
 {
     for (int p = 0; p < pieces->count; p++) {

@@ -11,7 +11,7 @@
 #define FIRST_STEP 0
 #define END_STEP DEPTH_STEPS
 /*
- * Where the sum of cell (n, unit, y, x) of a blob goes, how far behind it those of the next unit and row do, and of which
+ * Where the sum of cell (n, unit, y, x) of a blob goes, how far after it those of the next unit and row do, and of which
  * type they are.
  */
 #define SUM_AT(ROLE, blob, count, n, unit, y, x) ((blob) + BLOB_INDEX(ROLE, n, unit, y, x))

@@ -84,7 +84,7 @@ INLINE void copy_step(__local real_t *stage, const int step,
             if (TILE_DEPTH % SOURCE_STEP != 0 && first + row >= TILE_DEPTH) {
                 break;
             }
-            /* Rows behind the last source unit are 0. */
+            /* Rows after the last source unit are 0. */
             const bool is_there = DEPTH % TILE_DEPTH == 0 || depth + first + row < DEPTH;
             COPY_RUN(SOURCE_RUN, to + row * COLUMN_PITCH, from + row * SOURCE_PLANE, is_there);
         }

@@ -29,7 +29,7 @@
 /* Weights: in quads. */
 #define QUADS (TILE_DEPTH * TILE_UNITS / 4)
 #define QUAD_LOADS ((QUADS + ITEMS - 1) / ITEMS)
-/* Rows go tap by tap in whole tiles, or, where that wastes too much, one behind the other. */
+/* Rows go tap by tap in whole tiles, or, where that wastes too much, one after the other. */
 #define DEPTH_ROWS_ALL (FILTER_HEIGHT * FILTER_WIDTH * DEPTH_ROWS)
 #if DEPTH_ROWS % TILE_DEPTH == 0
 #define BY_TAP 1
@@ -45,7 +45,7 @@
  */
 #define BY_PLACE (CHEAP_ADDRESSES && BY_TAP && !SHARED_POINTERS)
 
-/* Whether pointers have how far the rows of a step are behind one another: they do unless the last ones are missing. */
+/* Whether pointers have how far the rows of a step are after one another: they do unless the last ones are missing. */
 #define ROWS_IN_COMMON (SHARED_POINTERS && BY_TAP && DEPTH % TILE_DEPTH == 0)
 
 typedef real_t sums_t[ITEM_UNITS][ITEM_COLUMNS];
@@ -53,7 +53,7 @@ typedef real_t sums_t[ITEM_UNITS][ITEM_COLUMNS];
 /*
  * Where the source is at this work-item's columns, as parameters and arguments of functions. With CHEAP_ADDRESSES local
  * memory has how far each row is from there, unless rows go tap by tap: that is a load in place of two divisions. If that
- * is 2 it has those of the first row of taps, in which there are whole steps: the others lie behind another pointer.
+ * is 2 it has those of the first row of taps, in which there are whole steps: the others lie after another pointer.
  */
 #if CHEAP_ADDRESSES
 #if BY_TAP || DEPTH_STEPS == 0
@@ -197,7 +197,7 @@ INLINE void fetch(prefetch_t *next, const int step, SOURCE_PARAMETERS, __global 
 #endif
 #pragma unroll
     for (int i = 0; i < SOURCE_ROWS; i++) {
-        /* By tap, rows behind the last source unit repeat it: their weights are 0. */
+        /* By tap, rows after the last source unit repeat it: their weights are 0. */
 #if BY_PLACE
 #pragma unroll
         for (int j = 0; j < SOURCE_COLUMNS; j++) {

@@ -1,7 +1,7 @@
 /*
  * Patches of a blob for minimal filtering (convolution/winograd.h): transformed[point][group][unit][patch] =
  * (B^T source B)[point], or (A delta A^T)[point], patches of all samples side by side. Cells outside the data are 0,
- * and so is what is behind the last unit of a group or the last patch.
+ * and so is what is after the last unit of a group or the last patch.
  *
  * Blobs, sizes as arguments:
  *   SOURCE read data alone

@@ -1,6 +1,6 @@
 /*
  * Weights for minimal filtering (convolution/winograd.h): transformed[point][group][depth][unit] = (G weight G^T)[point],
- * units side by side. What is behind the last unit or source unit is 0.
+ * units side by side. What is after the last unit or source unit is 0.
  *
  * Arrays:
  *   WEIGHT      read   OIHW

@@ -47,7 +47,7 @@ typedef struct {
 
 /*
  * Where this work-item's units or columns lie, and what lies there in row i of those that it loads, which is `row` of all.
- * With SHARED_POINTERS its first row is a part of where they lie, and how far the others are behind it is added to the
+ * With SHARED_POINTERS its first row is a part of where they lie, and how far the others are after it is added to the
  * pointer.
  */
 #if SHARED_POINTERS

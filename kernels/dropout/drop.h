@@ -1,7 +1,7 @@
 /*
  * The loop of dropout over a sample, the same in both directions: to = kept ? from * SCALE : 0, where either each
  * element has a random word of its own, or the WHOLE sample goes by that of its first one. A kernel defines before: ELEMENTS of a sample, RUN (elements that lie in a row in both blobs), and where an element
- * lies behind the sample's first one: FROM_OFFSET(element), TO_OFFSET(element); and FROM_TYPE, TO_TYPE.
+ * lies after the sample's first one: FROM_OFFSET(element), TO_OFFSET(element); and FROM_TYPE, TO_TYPE.
  */
 #include "in_place.h"
 #include "put.h"

@@ -3,9 +3,9 @@
  *
  * A row of AUGMENTATION: the position in the sample is y = a y + b x + c and x = d y + e x + f for a cell's y and x, with
  * values between cells where it lies between them (numbers 0 to 5); the rectangle that is erased, first row and column
- * and those behind the last (6 to 9); the value is gain * sample + gray * its gray + p * mean + q * gray of the means
+ * and those after the last (6 to 9); the value is gain * sample + gray * its gray + p * mean + q * gray of the means
  * (10 to 13). What is outside the sample, or erased, is the mean: 0 when normalised. In another rectangle (14 to 17) a
- * part (18) of that is replaced by as much of the next sample of the batch, behind the last by that of the first, changed
+ * part (18) of that is replaced by as much of the next sample of the batch, after the last by that of the first, changed
  * by its own row. Without a change, the bits are those of input/forward.
  *
  * Blobs:
@@ -64,7 +64,7 @@ INLINE real_t value_at(__global const SAMPLE_TYPE *plane, real_t y, real_t x, bo
 }
 
 /*
- * In the cells of a rectangle (first row and column, and those behind the last), `part` of what is there is replaced by
+ * In the cells of a rectangle (first row and column, and those after the last), `part` of what is there is replaced by
  * as much of plane z of a sample that is changed by a row. With a part of 1, nothing is read there.
  */
 INLINE void put_sample(__global output_t *to, __global const SAMPLE_TYPE *sample, const int z,

@@ -1,6 +1,6 @@
 /*
  * Samples that are mixed (blobnet/augment/): each with its partner, which is the next one of the batch, or the first
- * one behind the last.
+ * one after the last.
  *
  * Arrays:
  *   PARTNER_SHARES  read  (COUNT): the share of the partner's label, 0 in a sample that is not mixed

@@ -32,7 +32,7 @@ __kernel void normalization_backward_parameters(READ_ARRAY(accumulator_t, partia
 {
     __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int z = get_global_id(2);
-    /* NOTE: barriers need every work-item: those behind the last unit repeat it and write nothing. */
+    /* NOTE: barriers need every work-item: those after the last unit repeat it and write nothing. */
     __global const accumulator_t *sums = ARRAY(partials) + (size_t)min(z, UNITS - 1) * UNIT_PLANES;
     __global const accumulator_t *products = sums + (size_t)UNITS * UNIT_PLANES;
     accumulator_pair_t both = 0;

@@ -39,7 +39,7 @@ __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(outp
 {
     __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int n = SAMPLE;
-    /* NOTE: barriers need every work-item: those behind the last sample repeat it and write nothing. */
+    /* NOTE: barriers need every work-item: those after the last sample repeat it and write nothing. */
     const int sample = min(n, count - 1);
     FOR_PLANES
     {

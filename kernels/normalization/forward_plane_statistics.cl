@@ -35,7 +35,7 @@ __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARR
 {
     __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int n = SAMPLE;
-    /* NOTE: barriers need every work-item: those behind the last sample repeat it and write nothing. */
+    /* NOTE: barriers need every work-item: those after the last sample repeat it and write nothing. */
     const int sample = min(n, count - 1);
     FOR_PLANES
     {

@@ -44,7 +44,7 @@ __kernel void normalization_forward_statistics(READ_ARRAY(accumulator_t, partial
 {
     __local accumulator_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int z = get_global_id(2);
-    /* NOTE: barriers need every work-item: those behind the last unit repeat it and write nothing. */
+    /* NOTE: barriers need every work-item: those after the last unit repeat it and write nothing. */
     unit_moments_t moments;
     moments_of_unit(&moments, ARRAY(partials), min(z, UNITS - 1), UNITS, UNIT_PLANES, CELLS, group);
     if (z < UNITS && get_local_id(0) == 0) {

@@ -26,7 +26,7 @@ __kernel void pooling_global_average_forward(READ_BLOB(input), WRITE_BLOB(output
     for (int y = 0; y < UNIT_ROWS(INPUT); ++y) {
         __global const input_t *from = input + UNIT_ROW_INDEX(INPUT, n, z, y, 0);
         for (int x = 0; x < INPUT_UNIT_WIDTH; x += 8) {
-            /* What lies behind the row, perhaps NaN, is loaded and thrown away. */
+            /* What lies after the row, perhaps NaN, is loaded and thrown away. */
             sums += select((float8)0, EIGHT_VALUES(from + x), lane < INPUT_UNIT_WIDTH - x);
         }
     }

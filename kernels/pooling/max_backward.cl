@@ -18,9 +18,9 @@
  *   ACCUMULATE     1: add to INPUT_DELTA
  *   LANES          groups in a vector
  *   GROUP_BEGIN    the first group of STRIDE_X input columns with data in it
- *   GROUP_END      behind the last such group
+ *   GROUP_END      after the last such group
  *   INNER_BEGIN    the first group of data alone that needs no clamping
- *   INNER_END      behind the last such group; there are none, or at least LANES
+ *   INNER_END      after the last such group; there are none, or at least LANES
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   units

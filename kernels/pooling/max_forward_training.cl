@@ -19,7 +19,7 @@
  *   LANES          windows in a vector
  *   MORE_ARGUMENTS what MORE_ARRAYS are called, to hand them on
  *   FULL_BEGIN     the first output column whose window lies within the data
- *   FULL_END       behind the last such column; there are none, or at least LANES
+ *   FULL_END       after the last such column; there are none, or at least LANES
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   units
