@@ -29,7 +29,7 @@ from blobnet.contraction.table import Load, Operand, Table, loads_of
 #: Neighbouring work-items that load neighbours of the depth, where these lie side by side in memory.
 _ALONG_DEPTH = 8
 #: Rows of both matrices whose products are written out; those of the last step where AMD's compiler does: after a loop
-#: it loads all of them at once, and spills what has no room (docs/drivers.md).
+#: it loads all of them at once, and spills what has no room (docs/history/drivers.md).
 UNROLLED, _LAST_UNROLLED = 16, 4
 
 

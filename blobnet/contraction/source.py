@@ -60,7 +60,7 @@ _END_OF_IF = """\
 
 #: Stands after each row of a product that is written out. NOTE: AMD's compiler loads as many rows ahead as it counts
 #: registers for, and spilled some of these: 256 were in use for 8x8 sums a work-item, which take 140 if loads stay in
-#: their four rows (docs/drivers.md).
+#: their four rows (docs/history/drivers.md).
 _END_OF_ROW = """\
 #ifdef __AMDGCN__
 #if __has_builtin(__builtin_amdgcn_sched_barrier)
@@ -74,7 +74,7 @@ _END_OF_ROW = """\
 
 #: Where a row lies that a work-item loads, and a number that is `shift` after the row that is `apart` from it.
 #: NOTE: AMD's GPUs add 32 bits of a work-item to a pointer that all of a wave have in common; on some of Intel's a
-#: work-item adds them to its own, which are made ahead of the loop (docs/drivers.md).
+#: work-item adds them to its own, which are made ahead of the loop (docs/history/drivers.md).
 _ROWS = """\
 #ifdef __AMDGCN__
 #define ROW_OF(type) uint

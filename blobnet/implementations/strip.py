@@ -9,7 +9,7 @@ from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST
 from blobnet.launch.kernel_call import GlobalSize, KernelCall, group_size
 
 #: Sums that a work-item keeps in registers, and rows of a strip, at most; the latter for gradients of weights where
-#: addresses are dear: what is loaded is multiplied more often (docs/drivers.md).
+#: addresses are dear: what is loaded is multiplied more often (docs/history/drivers.md).
 _SUMS, _ROWS, _CHEAP_ROWS = 24, 4, 8
 #: Work-items in a group that sums.
 _SUMMING = 64
