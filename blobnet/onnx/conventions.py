@@ -131,14 +131,12 @@ def take_normalization(proto: Any, array: Callable[[str], Array | None]) -> dict
                 value = node.output[0]  # Of whole numbers, say, which the device converts.
                 continue
             others = [name for name in node.input if name != value]
-            is_step = kind in either or (kind in first_only and node.input[0] == value)
-            own = (
-                _by_unit(array(others[0]), sizes, 0 if is_own else _MAX_UNITS) if is_step and len(others) == 1 else None
-            )
-            # A vector that others read, too, is a parameter.
-            is_shared = sum(others[0] in other.input for other in graph.node) > 1 if own is not None else False
-            if own is None or (is_shared and kind in either and own.size > 1):
+            is_step = len(others) == 1 and (kind in either or (kind in first_only and node.input[0] == value))
+            own = _by_unit(array(others[0]), sizes, 0 if is_own else _MAX_UNITS) if is_step else None
+            if own is None:
                 break
+            if kind in either and own.size > 1 and sum(others[0] in other.input for other in graph.node) > 1:
+                break  # A vector that others read, too, is a parameter.
             with np.errstate(divide="ignore"):
                 scaled = deviation * own if kind == "Div" else deviation / own if kind == "Mul" else deviation
             if kind in ("Add", "Sub"):
