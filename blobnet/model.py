@@ -28,7 +28,8 @@ from blobnet.data.sample_weights import ClassWeights, prepare_class_weights, wei
 from blobnet.data.samples import as_batches, comes_in_batches, sources_for, with_labels
 from blobnet.data.values import all_finite, as_float32
 from blobnet.datasets.source import Limited, Source, runs
-from blobnet.device.device import Device, check_process
+from blobnet.device.device import Device
+from blobnet.device.discovery import check_process
 from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
 from blobnet.execution.inference import (
     Evaluator,

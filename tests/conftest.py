@@ -64,7 +64,7 @@ def _device_names() -> list[str]:
     wanted = os.environ.get("BLOBNET_TEST_DEVICES", "")
     if wanted != "all":
         return [name.strip() for name in wanted.split(",") if name.strip()] or [_DEFAULT]
-    from blobnet.device.device import devices
+    from blobnet.device.discovery import devices
 
     return [info.address for info in devices() if info.kind != "other"] or [_DEFAULT]
 

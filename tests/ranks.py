@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from blobnet.device.device import Device, choose
+from blobnet.device.device import Device
+from blobnet.device.discovery import choose
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 

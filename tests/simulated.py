@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyopencl as cl
 
-from blobnet.device.device import Device, DeviceInfo, choose, devices, preamble
+from blobnet.device.device import Device, preamble
+from blobnet.device.discovery import DeviceInfo, choose, devices
 from blobnet.errors import DeviceError, OutOfMemoryError
 from blobnet.hardware.device_model import Answers
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy.typing as npt
 
 from blobnet.bench.timing import values_like
-from blobnet.device.device import DeviceInfo
+from blobnet.device.discovery import DeviceInfo
 from blobnet.errors import OptionError
 from blobnet.examination.layer_cases import BACKWARD, Case
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD

@@ -15,7 +15,7 @@ from typing import Any
 import blobnet
 from blobnet.checkup.chains import checks_of_chains
 from blobnet.checkup.steps import checks_of_steps
-from blobnet.device.device import DeviceInfo, check_precision, choose, devices, no_platform_error
+from blobnet.device.discovery import DeviceInfo, check_precision, choose, devices, no_platform_error
 from blobnet.device.tuning import Tunings
 from blobnet.errors import BlobnetError, DeviceError, FileError
 from blobnet.examination import layer_cases

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from blobnet.checkup.chains import ChainCheck, examine_chains
 from blobnet.checkup.steps import StepCheck, examine_steps
-from blobnet.device.device import Device, devices
+from blobnet.device.device import Device
+from blobnet.device.discovery import devices
 from blobnet.examination.checks import Check
 from blobnet.examination.examination import Finding, examine
 from blobnet.support import child_process

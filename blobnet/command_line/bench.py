@@ -20,7 +20,8 @@ from blobnet.command_line import first_step
 from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
 from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import ModelSource, build_for, find_model, known_models
-from blobnet.device.device import Device, choose
+from blobnet.device.device import Device
+from blobnet.device.discovery import choose
 from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.examination import layer_cases
 from blobnet.examination.layer_cases import Case

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from blobnet.device import device
+from blobnet.device import discovery
 from blobnet.device.tuning import Tunings
 from blobnet.errors import DeviceError
 from blobnet.hardware.device_model import DeviceModel, facts
@@ -34,9 +34,9 @@ def run(options: argparse.Namespace) -> int:
     """
     world = World.started()
     with world.together():
-        found = device.devices()
+        found = discovery.devices()
         if not found:
-            raise device.no_platform_error()
+            raise discovery.no_platform_error()
     default, problem = "", None
     try:
         default = device_of_rank(world, None).address
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(info: device.DeviceInfo, has_facts: bool) -> list[str]:
+def _lines(info: discovery.DeviceInfo, has_facts: bool) -> list[str]:
     """What is printed of a device, behind its mark."""
     tunings = Tunings(info.identity)
     tuned = len(tunings.winners)

@@ -9,7 +9,7 @@ import sys
 from tqdm import tqdm
 
 from blobnet.checkup.doctor import Row, doctor, heading
-from blobnet.device.device import DeviceInfo, choose, devices
+from blobnet.device.discovery import DeviceInfo, choose, devices
 from blobnet.device.tuning import Tunings
 from blobnet.support.tables import terminal_width
 

@@ -865,11 +865,11 @@ def _add_device_and_precision(parser: _Options) -> None:
 
 def _check_precision(parser: Parser, options: argparse.Namespace) -> None:
     """Ends with a usage error if the device cannot compute with --precision."""
-    from blobnet.device import device
+    from blobnet.device import discovery
 
-    info = device.choose(options.device)
+    info = discovery.choose(options.device)
     try:
-        device.check_precision(info, options.precision)
+        discovery.check_precision(info, options.precision)
     except DeviceError as error:
         parser.error(f"--{error}")
 

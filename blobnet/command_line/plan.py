@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from blobnet import onnx, plots
 from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
 from blobnet.command_line.transfer import frozen_patterns
-from blobnet.device import device
+from blobnet.device import discovery
 from blobnet.errors import OptionError, counted
 from blobnet.files.atomic import check_writable
 from blobnet.hardware.device_model import GENERIC, DeviceModel
@@ -152,8 +152,8 @@ def _model(options: argparse.Namespace) -> tuple[Model, str, tuple[str, ...]]:
 def _limits(options: argparse.Namespace) -> tuple[Limits | None, DeviceModel]:
     """The memory to fit, where it is known, and the kind of device."""
     info = None
-    if options.device or (options.memory is None and device.devices()):
-        info = device.choose(options.device)
+    if options.device or (options.memory is None and discovery.devices()):
+        info = discovery.choose(options.device)
     kind = next(model for model in GENERIC.values() if info is None or model.is_host == info.is_host)
     if options.memory is not None:
         return Limits("--memory", options.memory, options.memory), kind

@@ -12,6 +12,6 @@ __all__ = ["Device", "choose", "devices"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from blobnet.device import device
+    from blobnet.device import device, discovery
 
-    return getattr(device, name)
+    return getattr(device if name == "Device" else discovery, name)

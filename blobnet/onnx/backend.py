@@ -10,7 +10,8 @@ import onnx
 from onnx.backend.base import Backend as _Backend
 from onnx.backend.base import BackendRep
 
-from blobnet.device.device import Device, choose
+from blobnet.device.device import Device
+from blobnet.device.discovery import choose
 from blobnet.errors import BlobnetError, DeviceError, OptionError
 from blobnet.onnx.session import Session
 from blobnet.onnx.values import Array

@@ -21,7 +21,8 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.device.device import Device, DeviceInfo, choose, devices
+from blobnet.device.device import Device
+from blobnet.device.discovery import DeviceInfo, choose, devices
 from blobnet.errors import BlobnetError, OptionError, PlanError, counted, extra, first_few, warn
 from blobnet.parallel import nccl
 from blobnet.parallel.heartbeat import ALONE_RULE, Heartbeat, State

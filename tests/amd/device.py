@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from blobnet.device.device import BUILD_OPTIONS, Device, DeviceInfo, choose, devices
+from blobnet.device.device import BUILD_OPTIONS, Device
+from blobnet.device.discovery import DeviceInfo, choose, devices
 from blobnet.errors import BuildError, DeviceError
 from blobnet.hardware.device_model import Answers, model_of
 from tests.amd.code_object import CodeObject

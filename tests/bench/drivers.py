@@ -43,7 +43,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet import datasets, models
-from blobnet.device.device import Device, DeviceInfo, choose, devices
+from blobnet.device.device import Device
+from blobnet.device.discovery import DeviceInfo, choose, devices
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import SGD, Adam, Optimizer
 from blobnet.training.training_step import TrainingStep

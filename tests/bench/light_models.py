@@ -40,7 +40,7 @@ def opened(path: Path, runtime: str, device: str | None) -> tuple[Callable[[], N
     for name in _IMPORTS[runtime]:
         importlib.import_module(name)
     if runtime == "blobnet":
-        sys.modules["blobnet.device.device"].devices()  # Which has the loader open all drivers' libraries.
+        sys.modules["blobnet.device.discovery"].devices()  # Which has the loader open all drivers' libraries.
     seconds["import"] = time.perf_counter() - start
     start = time.perf_counter()
     answer = (_blobnet if runtime == "blobnet" else _onnxruntime)(path, device)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from blobnet.command_line.main import main
-from blobnet.device.device import Device, DeviceInfo, choose
+from blobnet.device.device import Device
+from blobnet.device.discovery import DeviceInfo, choose
 
 #: A model with everything whose state a resumed training must get right: dropout, running statistics.
 NET = """

@@ -44,9 +44,9 @@ assert not [item for item in found if item[0] in ("blobnet", "__main__")], found
 """
 #: The same hook sees what blobnet does when it is asked for devices: the folder that it shows the loader.
 DEVICES = """
-from blobnet.device import device
-device._intel_runtime = lambda: device.Path("nothing.so")
-device.devices()
+from blobnet.device import discovery
+discovery._intel_runtime = lambda: discovery.Path("nothing.so")
+discovery.devices()
 assert {"tempfile.mkdtemp", "os.putenv", "os.unsetenv"} <= {event for who, event, _ in found if who == "blobnet"}, found
 assert "OCL_ICD_VENDORS" not in os.environ
 """

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from blobnet import layers, losses
-from blobnet.device import device
-from blobnet.device.device import DeviceInfo, choose
+from blobnet.device import discovery
+from blobnet.device.discovery import DeviceInfo, choose
 from blobnet.hardware.device_model import Answers, facts, model_of
 from blobnet.launch.kernel_call import COPYING, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, copy_call
 from blobnet.memory.blob import BlobLayout, Halo, Shape
@@ -32,14 +32,14 @@ def info(index: int, kind: str, name: str, memory: int = 8 << 30) -> DeviceInfo:
 def two_devices(monkeypatch) -> None:
     found = [info(0, "cpu", "Slow"), info(1, "gpu", "Fast", 24 << 30)]
     monkeypatch.delenv("BLOBNET_DEVICE", raising=False)
-    monkeypatch.setattr(device, "devices", lambda: found)
+    monkeypatch.setattr(discovery, "devices", lambda: found)
 
 
 @pytest.fixture
 def no_devices(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
     (tmp_path / "odd.icd").write_text("nothing.so\n")
-    monkeypatch.setattr(device, "devices", list)
+    monkeypatch.setattr(discovery, "devices", list)
 
 
 # -- devices -----------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def test_the_real_devices(run) -> None:
     assert result.status == 0
     assert f"* {choose().address} " in result.out
     assert result.out.count("\n* ") == 2
-    for found in device.devices():
+    for found in discovery.devices():
         assert found.name in result.out
         assert f"{found.platform}, driver {found.driver}\n" in result.out
 
@@ -74,7 +74,7 @@ def test_facts_of_devices(run, monkeypatch) -> None:
     found = info(0, "gpu", "NVIDIA H200")
     answers = Answers("NVIDIA H200", "NVIDIA Corporation", "NVIDIA CUDA", compute_units=132, clock=1980, cache_line=128)
     vars(found)["model"] = model_of(answers)
-    monkeypatch.setattr(device, "devices", lambda: [found])
+    monkeypatch.setattr(discovery, "devices", lambda: [found])
     result = run("devices", "--facts")
     assert (result.status, result.err) == (0, "")
     lines = [line.split(maxsplit=1) for line in result.out.splitlines()[3:-2]]
@@ -95,7 +95,7 @@ def test_facts_of_devices(run, monkeypatch) -> None:
 def test_facts_of_the_real_devices(run) -> None:
     result = run("devices", "--facts")
     assert result.status == 0
-    for found in device.devices():
+    for found in discovery.devices():
         assert found.model.is_host == (found.kind == "cpu")
         assert found.model.group_size == found.handle.max_work_group_size
         assert f"lanes           {found.model.lanes} " in result.out

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 import blobnet as bn
-from blobnet.device.device import Device, choose
+from blobnet.device.device import Device
+from blobnet.device.discovery import choose
 from tests.ranks import mpiexec, needs_mpi
 
 #: Each rank finds other memory, as with PoCL, which tells what is free.

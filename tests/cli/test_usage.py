@@ -89,7 +89,7 @@ def test_usage_errors(run, arguments, message) -> None:
     "command", [DIGITS, ["evaluate", "a.h5", "--dataset", "digits"], ["bench", "conv"], ["tune", "lenet5"]]
 )
 def test_a_precision_that_the_device_does_not_have(run, monkeypatch, command) -> None:
-    monkeypatch.setattr("blobnet.device.device._compute_capability", lambda _: None)
+    monkeypatch.setattr("blobnet.device.discovery._compute_capability", lambda _: None)
     result = run(*command, "--precision", "tf32")
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(

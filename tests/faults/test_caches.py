@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from blobnet.device.device import _SYSTEM_VENDORS, _intel_runtime, choose, devices
+from blobnet.device.discovery import _SYSTEM_VENDORS, _intel_runtime, choose, devices
 from blobnet.errors import BlobnetWarning
 from blobnet.support.user_cache import has_room, is_usable, make_folder, read_entry, write_entry
 
@@ -93,7 +93,7 @@ def test_flipped_bits_in_programs_are_found_and_mended(warm: tuple[Path, str]) -
 
 #: Keeps what was found of the device, as commands do that measure it.
 MEASURED = """
-from blobnet.device.device import choose
+from blobnet.device.discovery import choose
 from blobnet.device.tuning import Tunings
 Tunings(choose().identity).record_speeds(flops=1e12, bandwidth=1e11)
 """
@@ -273,9 +273,9 @@ def test_devices_without_a_cache_share_what_is_built(tmp_path: Path, monkeypatch
 DRIVERS = """
 import sys
 from pathlib import Path
-from blobnet.device import device
-device._SYSTEM_VENDORS = Path(sys.argv[1])
-print(*sorted(f"{found.platform}: {found.name}" for found in device.devices()), sep="\\n", file=sys.stderr)
+from blobnet.device import discovery
+discovery._SYSTEM_VENDORS = Path(sys.argv[1])
+print(*sorted(f"{found.platform}: {found.name}" for found in discovery.devices()), sep="\\n", file=sys.stderr)
 """
 
 

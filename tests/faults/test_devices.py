@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import blobnet as bn
-from blobnet.device.device import choose
+from blobnet.device.discovery import choose
 from blobnet.training import progress
 from tests.cli.conftest import NET
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.device.device import Device, check_precision
+from blobnet.device.device import Device
+from blobnet.device.discovery import check_precision
 from blobnet.errors import DeviceError
 from blobnet.examination.reference.convolution import conv2d, conv2d_backward
 from blobnet.implementations import tensor

@@ -15,7 +15,7 @@ import pytest
 
 from blobnet import Sequential, layers
 from blobnet.device import device as devices
-from blobnet.device import opencl
+from blobnet.device import discovery, opencl
 from blobnet.device.device import BATCHES_AHEAD, Device, StagingRing
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError
 from blobnet.hardware.device_model import Answers, model_of
@@ -58,7 +58,7 @@ def test_lanes_are_asked_for_where_intels_compilers_take_more_than_is_good() -> 
 
 def test_vectors_are_of_the_processor_that_pocls_compiler_knows() -> None:
     def width(version: str) -> int:
-        return devices._vector_width(cast(Any, SimpleNamespace(native_vector_width_float=16, version=version)))
+        return discovery._vector_width(cast(Any, SimpleNamespace(native_vector_width_float=16, version=version)))
 
     assert width("OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-znver3") == 8
     assert width("OpenCL 3.0 PoCL HSTR: cpu-x86_64-pc-linux-gnu-znver4") == 16

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from blobnet.callbacks import Checkpoint
-from blobnet.device import device as devices
 from blobnet.device import opencl
 from blobnet.device.device import Device
+from blobnet.device.discovery import devices
 from blobnet.errors import BlobnetWarning, DeviceError, OutOfMemoryError
 from blobnet.model import load
 from blobnet.parallel import nccl
@@ -216,7 +216,7 @@ def test_a_processors_elements_are_where_they_are(device: Device) -> None:
 
 @needs_mpi
 def test_ranks_with_a_gpu_each_write_the_file_of_one(device: Device, tmp_path: Path) -> None:
-    alike = Counter(info.name for info in devices.devices() if info.uuid)
+    alike = Counter(info.name for info in devices() if info.uuid)
     if alike[device.info.name] < 2 or nccl.missing():
         pytest.skip("needs two NVIDIA GPUs and NCCL")
     alone = tiny_model()

@@ -18,7 +18,8 @@ import pytest
 
 from blobnet import layers
 from blobnet.callbacks import Callback
-from blobnet.device.device import Device, DeviceInfo, Reading
+from blobnet.device.device import Device, Reading
+from blobnet.device.discovery import DeviceInfo
 from blobnet.execution import inference
 from blobnet.execution.inference import BUCKETS, Evaluator
 from blobnet.launch.kernel_call import CONSTANT
