@@ -113,7 +113,9 @@ def _shared_device(name: str | None) -> Device:
             kinds.limit_to(GPUS[name])
             return SimulatedDevice(name)
     device = Device(name)
-    device.keeps_children = True  # A child takes a GPU's driver seconds of processor time, and each test builds.
+    device.programs.keeps_children = (
+        True  # A child takes a GPU's driver seconds of processor time, and each test builds.
+    )
     return device
 
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from blobnet.device import device as devices
-from blobnet.device.device import Device, preamble
+from blobnet.device import compiler
+from blobnet.device.compiler import preamble
+from blobnet.device.device import Device
+from blobnet.device.discovery import DeviceInfo
+from blobnet.device.programs import Programs
 from blobnet.hardware.device_model import GENERIC, Answers, DeviceModel, model_of
 from blobnet.launch.kernel_call import Tuning
 from blobnet.launch.task import BrokenVariant, TunedChoices
@@ -66,7 +69,7 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
     take_small_patches(monkeypatch)
     # Not what a GPU's compiler is asked for: with its lanes one for CPUs takes seconds.
     own = preamble(device.info.model)
-    monkeypatch.setattr(devices, "preamble", lambda model: own)
-    monkeypatch.setattr(Device, "builds_in_children", False)  # They would build for the device that it is.
+    monkeypatch.setattr(compiler, "preamble", lambda model: own)
+    monkeypatch.setattr(Programs, "builds_in_children", False)  # They would build for the device that it is.
     monkeypatch.setitem(vars(device.info), "model", model_of(replace(device.info.answers, is_host=False)))
-    monkeypatch.setattr(Device, "is_host", False)
+    monkeypatch.setattr(DeviceInfo, "is_host", False)

@@ -32,7 +32,8 @@ import pytest
 from tests.kinds import tuning_for
 
 if TYPE_CHECKING:
-    from blobnet.device.device import Device, Guarded
+    from blobnet.device.device import Device
+    from blobnet.device.memory import Guarded
     from blobnet.examination.measured import Bench
     from blobnet.implementations.base import Implementation
     from blobnet.launch.kernel_call import KernelCall, Tuning
@@ -123,8 +124,10 @@ def checked_device(unset_values: bool, kernels: set[str]) -> Device:
     import pyopencl as cl
 
     from blobnet.device.device import Device
+    from blobnet.device.memory import Memory
+    from blobnet.device.programs import Programs
 
-    class WritingDevice(Device):
+    class RecordingPrograms(Programs):
         def kernel(self, source: str, entry: str, what: str) -> cl.Kernel:
             kernels.add(entry)
             return super().kernel(source, entry, what)
@@ -132,9 +135,10 @@ def checked_device(unset_values: bool, kernels: set[str]) -> Device:
         def build_ahead(self, *_: Any, **__: Any) -> None:
             """In child processes, which build for Oclgrind as everywhere: programs would be built twice."""
 
+    class WritingMemory(Memory):
         def allocate_together(self, sizes: Sequence[int]) -> list[cl.Buffer]:
             flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-            return [cl.Buffer(self.context, flags, hostbuf=bytes(size)) for size in sizes]
+            return [cl.Buffer(self.queue.context, flags, hostbuf=bytes(size)) for size in sizes]
 
         def allocate_guarded(self, size: int) -> Guarded:
             """A buffer of its own, not within another.
@@ -149,7 +153,10 @@ def checked_device(unset_values: bool, kernels: set[str]) -> Device:
             self.write(buffer, np.zeros(size // 4, np.uint32))
 
     os.environ |= {"OCLGRIND_UNINITIALIZED": "1"} if unset_values else {}
-    return WritingDevice("Oclgrind")
+    device = Device("Oclgrind")
+    device.memory = WritingMemory(device.queue)
+    device.programs = RecordingPrograms(device.queue.context, device.info)
+    return device
 
 
 def limited(kind: str, limits: Mapping[str, int], **settings: Any) -> Tuning:
@@ -173,11 +180,11 @@ def limited(kind: str, limits: Mapping[str, int], **settings: Any) -> Tuning:
 def mistakes_not_found(device: Device, findings: Findings, expected: Sequence[str]) -> list[str]:
     """Kinds of mistakes of WRONG that Oclgrind did not report."""
     with findings:
-        buffers = [device.allocate(4 * 64) for _ in range(2)]
-        kernel = device.kernel(WRONG, "wrong", "kernel with mistakes")
+        buffers = [device.memory.allocate(4 * 64) for _ in range(2)]
+        kernel = device.programs.kernel(WRONG, "wrong", "kernel with mistakes")
         kernel.set_args(*buffers)
-        device.prepare(kernel, (8, 1, 1), (8, 1, 1))()
-        device.finish()
+        device.queue.prepare(kernel, (8, 1, 1), (8, 1, 1))()
+        device.queue.finish()
     return [kind for kind in expected if not any(kind in finding for finding in findings.found)]
 
 
@@ -296,7 +303,7 @@ def run_step(device: Device, loss: Loss, tuning: Tuning, *, at_positions: bool =
     executor.write_array("labels", labels)
     for phase in ("forward", "loss", "backward"):
         executor.run(phase, 2)
-    device.finish()
+    device.queue.finish()
 
 
 def run_alone(device: Device, call: KernelCall, count: int = 2) -> None:
@@ -310,13 +317,13 @@ def run_alone(device: Device, call: KernelCall, count: int = 2) -> None:
     for place, end in [*ends, *((array, array.end(count)) for array in call.arrays.values())]:
         size = place.type.itemsize * (end + memory.READ_OVERRUN)
         sizes[place.storage] = max(size, sizes.get(place.storage, 0))
-    buffers = {storage: device.allocate(size) for storage, size in sizes.items()}
+    buffers = {storage: device.memory.allocate(size) for storage, size in sizes.items()}
     if call.combines:
         table = call.arrays["TABLE"]
-        device.write(buffers[table.storage], np.array(call.table, np.int32), table.type.itemsize * table.offset)
+        device.memory.write(buffers[table.storage], np.array(call.table, np.int32), table.type.itemsize * table.offset)
     for item in bind(device, [call], buffers, Batch(count)):
         item.enqueue()
-    device.finish()
+    device.queue.finish()
 
 
 def measure_roofline(device: Device) -> None:

@@ -19,8 +19,12 @@ import numpy as np
 import numpy.typing as npt
 import pyopencl as cl
 
-from blobnet.device.device import Device, preamble
+from blobnet.device.compiler import preamble
+from blobnet.device.device import Device
 from blobnet.device.discovery import DeviceInfo, choose, devices
+from blobnet.device.memory import Memory
+from blobnet.device.programs import Programs
+from blobnet.device.queue import Queue
 from blobnet.errors import DeviceError, OutOfMemoryError
 from blobnet.hardware.device_model import Answers
 
@@ -101,10 +105,6 @@ class SimulatedDevice(Device):
         OutOfMemoryError: a buffer is larger than it allows.
     """
 
-    builds_in_children = False
-    is_host = False
-    reads_host = False
-
     def __init__(
         self,
         gpu: str | Answers,
@@ -123,48 +123,71 @@ class SimulatedDevice(Device):
             largest_allocation=memory // 4,
             local_memory=answers.local_memory,
         )
-        vars(own)["answers"] = answers
+        vars(own).update(answers=answers, reads_host=False)
         super().__init__(own)
+        self.queue = _Queue(self.queue.context, own, host)
+        self.programs = _Programs(self.queue.context, own)
         # Not what a GPU's compiler is asked for.
-        self._preamble = preamble(lent.model)
-        self._host = host
+        self.programs.compiler.preamble = preamble(lent.model)
+        self.memory = Memory(self.queue)
+        loop = None
         if host.late:
-            self._loop = self.kernel(_LOOP, "loop", "a loop")
-            self._sum = self.allocate(4)
-            self._loop.set_args(self._sum, np.int32(host.late))
+            loop = self.programs.kernel(_LOOP, "loop", "a loop")
+            loop.set_args(self.memory.allocate(4), np.int32(host.late))
+        self.memory = _Memory(self.queue, host, loop)
+
+
+class _Memory(Memory):
+    def __init__(self, queue: Queue, host: Host, loop: cl.Kernel | None) -> None:
+        super().__init__(queue)
+        self._host, self._loop = host, loop
 
     def allocate_together(self, sizes: Any) -> list[cl.Buffer]:
-        if max(sizes, default=0) > self.info.largest_allocation:
+        info = self.queue.info
+        if max(sizes, default=0) > info.largest_allocation:
             rule = "a buffer must be no larger than CL_DEVICE_MAX_MEM_ALLOC_SIZE"
-            raise OutOfMemoryError(self.info.name, rule, bytes=max(sizes), most=self.info.largest_allocation)
+            raise OutOfMemoryError(info.name, rule, bytes=max(sizes), most=info.largest_allocation)
         return super().allocate_together(sizes)
 
     def host_memory(self, size: int) -> npt.NDArray[np.uint8]:
         return super().host_memory(size) if self._host.locks_pages else np.empty(size, np.uint8)
 
-    def fetch(
+    def write_async(
         self, buffer: cl.Buffer, source: npt.NDArray[Any], offset: int = 0, after: cl.Event | None = None
     ) -> cl.Event:
-        if self._host.late:
+        if self._loop is not None:
             # NOTE: no event of the host's: pyopencl waits for copies without letting other threads run.
-            cl.enqueue_nd_range_kernel(self.queue if after is None else self.transfers, self._loop, (1,), (1,))
-        return super().fetch(buffer, source, offset, after)
+            queue = self.queue.handle if after is None else self.queue.transfers
+            cl.enqueue_nd_range_kernel(queue, self._loop, (1,), (1,))
+        return super().write_async(buffer, source, offset, after)
+
+
+class _Programs(Programs):
+    builds_in_children = False
 
     def kernel(self, source: str, entry: str, what: str) -> cl.Kernel:
         if found := ABSENT.search(source):
             raise DeviceError(what, f"the device has no {found[0]}")
         kernel = super().kernel(source, entry, what)
-        needed = kernel.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, self.info.handle)
-        if needed > self.info.local_memory:
-            raise DeviceError(what, "it must fit the local memory", bytes=needed, most=self.info.local_memory)
+        info = self.compiler.info
+        needed = kernel.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, info.handle)
+        if needed > info.local_memory:
+            raise DeviceError(what, "it must fit the local memory", bytes=needed, most=info.local_memory)
         return kernel
+
+
+class _Queue(Queue):
+    def __init__(self, context: cl.Context, info: DeviceInfo, host: Host) -> None:
+        super().__init__(context, info)
+        self._host = host
 
     def prepare(
         self, kernel: cl.Kernel, global_size: tuple[int, ...], local_size: tuple[int, ...] | None
     ) -> Callable[[], object]:
-        if math.prod(local_size or (1,)) > self.largest_group:
+        largest = self.info.model.group_size
+        if math.prod(local_size or (1,)) > largest:
             rule = "a work-group must be no larger than CL_DEVICE_MAX_WORK_GROUP_SIZE"
-            raise DeviceError(kernel.function_name, rule, local_size=local_size, most=self.largest_group)
+            raise DeviceError(kernel.function_name, rule, local_size=local_size, most=largest)
         launch = super().prepare(kernel, global_size, local_size)
         if not self._host.pause:
             return launch

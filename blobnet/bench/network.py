@@ -156,7 +156,7 @@ class NetworkBench:
     def measure(self, kind: str, repeats: int, rival: Callable[[int], float] | None = None) -> StepTiming:
         """Times TRAINING or INFERENCE steps, in turn with those of ``rival``, which takes a length (see burst)."""
         step = self.train if kind == TRAINING else self.predict
-        run = partial(burst, step, self.device.finish)
+        run = partial(burst, step, self.device.queue.finish)
         run(1)
         length = max(1 if self.device.is_host else _MIN_STEPS, burst_length(run(1), self.device))
         ours, theirs = alternate(lambda: run(length), rival and (lambda: rival(length)), repeats)
@@ -187,12 +187,12 @@ class NetworkBench:
         # NOTE: a full queue makes the host wait for the device (resnet50 on NVIDIA: 48 us a launch), so few are put in.
         launches, times = self._launches[:_QUEUED], []
         for _ in range(repeats + 1):
-            self.device.finish()
+            self.device.queue.finish()
             start = time.perf_counter()
             for item in launches:
                 item.enqueue()
             times.append((time.perf_counter() - start) / len(launches))
-        self.device.finish()
+        self.device.queue.finish()
         return statistics.median(times[1:])
 
     def points(self, profile: list[LaunchTiming]) -> list[Point]:

@@ -165,16 +165,16 @@ def _median_burst(run: Callable[[], None], device: Device, repeats: int) -> floa
     """Seconds of one of many runs that are begun one after another."""
     for _ in range(2):
         run()
-    device.finish()
+    device.queue.finish()
     start = time.perf_counter()
     run()
-    device.finish()
+    device.queue.finish()
     length = max(1, min(50, int(0.5 / max(1e-3, time.perf_counter() - start))))
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
         for _ in range(length):
             run()
-        device.finish()
+        device.queue.finish()
         times.append((time.perf_counter() - start) / length)
     return statistics.median(times)

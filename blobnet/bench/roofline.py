@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from blobnet.device.device import Device, event_seconds
+from blobnet.device.device import Device
+from blobnet.device.queue import event_seconds
 from blobnet.errors import OptionError
 from blobnet.execution.executor import Launch
 from blobnet.launch.kernel_call import Array, Batch, GlobalSize, KernelCall, group_size, power_of_two
@@ -62,11 +63,11 @@ def _seconds(device: Device, call: KernelCall, memory: dict[str, object], count:
     """The best of a few runs, by the clock that layers are timed by: the device's on a GPU, the wall's on a CPU."""
     item = Launch(device, call, call.assemble(), memory, Batch(count))
     best = float("inf")
-    with device.profiling() as launch:
+    with device.queue.profiling() as launch:
         for _ in range(_REPEATS[call.kernel]):
             start = time.perf_counter()
             event = launch(item.kernel, item.global_size, item.local_size)
-            device.finish()
+            device.queue.finish()
             wall = time.perf_counter() - start
             best = min(best, wall if device.is_host else event_seconds(event))
     if best <= 0:
@@ -89,7 +90,7 @@ def _peak(device: Device) -> float:
         tunables=tunables,
         local_size=(local, 1, 1),
     )
-    memory: dict[str, object] = {"result": device.allocate(FLOAT32.itemsize * items)}
+    memory: dict[str, object] = {"result": device.memory.allocate(FLOAT32.itemsize * items)}
     rounds = 256
     while (seconds := _seconds(device, call, memory, rounds)) < _SECONDS and rounds < 1 << 24:
         rounds *= 4
@@ -115,6 +116,6 @@ def _bandwidth(device: Device, *, writes: bool) -> float:
         tunables=tunables,
         local_size=(local, 1, 1),
     )
-    memory: dict[str, object] = {"source": device.allocate(FLOAT32.itemsize * elements)}
-    memory["target"] = device.allocate(FLOAT32.itemsize * (elements if writes else items))
+    memory: dict[str, object] = {"source": device.memory.allocate(FLOAT32.itemsize * elements)}
+    memory["target"] = device.memory.allocate(FLOAT32.itemsize * (elements if writes else items))
     return FLOAT32.itemsize * elements * (2 if writes else 1) / _seconds(device, call, memory, 1)

@@ -13,7 +13,8 @@ import numpy as np
 
 from blobnet import layers
 from blobnet.bench.roofline import Roofline
-from blobnet.device.device import Device, event_seconds
+from blobnet.device.device import Device
+from blobnet.device.queue import event_seconds
 from blobnet.examination.layer_cases import Case, Work
 from blobnet.execution.executor import Executor, Launch, plan_for
 from blobnet.implementations.base import FORWARD
@@ -110,7 +111,7 @@ class CaseBench:
         }
         for executor in executors:  # In the order of training, since backward reads what forward left.
             executor.launch(executor.bind(launches, batch_size), batch_size)
-        device.finish()
+        device.queue.finish()
 
     def burst(self, direction: str, length: int) -> float:
         """Seconds of one of ``length`` repeats: see :func:`burst_seconds`."""
@@ -171,23 +172,23 @@ def burst_seconds(device: Device, rounds: Sequence[Sequence[Launch]], length: in
     """Wall seconds of one of ``length`` rounds, which take turns; one more goes first, unmeasured."""
     for item in rounds[-1]:
         item.enqueue()
-    device.finish()
+    device.queue.finish()
     start = time.perf_counter()
     for index in range(length):
         for item in rounds[index % len(rounds)]:
             item.enqueue()
-    device.finish()
+    device.queue.finish()
     return (time.perf_counter() - start) / length
 
 
 def launch_seconds(device: Device, rounds: Sequence[Sequence[Launch]], repeats: int) -> tuple[float, ...]:
     """The median seconds of every launch of a round, as the device tells them; ``rounds`` take turns."""
     times = []
-    with device.profiling() as launch:
+    with device.queue.profiling() as launch:
         for index in range(repeats + 1):
             launches = rounds[index % len(rounds)]
             events = [launch(item.kernel, item.global_size, item.local_size) for item in launches]
-            device.finish()
+            device.queue.finish()
             times.append([event_seconds(event) for event in events])
     return tuple(statistics.median(of_launch) for of_launch in zip(*times[1:], strict=True))
 
@@ -267,13 +268,13 @@ def filled_executor(
 ) -> Executor:
     """A case's plan with memory, random numbers in all its blobs and parameters, and buffers of ``scratch`` bytes."""
     sizes = {**dict.fromkeys(_UNUSED, 16), **(scratch or {})}
-    executor = Executor(device, plan, {name: device.allocate(size) for name, size in sizes.items()}, debug=debug)
+    executor = Executor(device, plan, {name: device.memory.allocate(size) for name, size in sizes.items()}, debug=debug)
     executor.write_array("parameters", plan.parameters.pack(_weights(plan.graph.named_parameters)))
     for blob in {blob.storage: blob for blob in [*plan.outputs.values(), *plan.deltas.values()]}.values():
         memory = np.zeros(plan.batch_size * blob.layout.memory_elements, blob.type.name)
         data = blob.layout.data(memory, plan.batch_size)
         data[...] = values_like(data.size).reshape(data.shape)
-        device.write(executor.buffers[plan.placed[blob.storage]], memory)
+        device.memory.write(executor.buffers[plan.placed[blob.storage]], memory)
     return executor
 
 

@@ -139,7 +139,7 @@ class Tuner:
     def _run_case(self, pending: list[Job], advance: Callable[[Task, Variant], object]) -> Iterator[Job]:
         """Takes the tasks of one case off the list, one by one."""
         problem = self._problem(pending[0].case)
-        self.device.build_ahead(
+        self.device.programs.build_ahead(
             call.assemble() for job in pending for call in problem.needed(job.task, self._selected[job.task])
         )
         arena = _Arena(self.device, problem, {job.task: self._selected[job.task] for job in pending})
@@ -458,13 +458,13 @@ class _Arena:
                     storages.add(array.storage)
                     place = executor.buffers[array.storage], array.elements
                     readers[f"{array.storage} from {array.offset} on"] = partial(
-                        self.device.read, *place, array.type.name, offset=array.type.itemsize * array.offset
+                        self.device.memory.read, *place, array.type.name, offset=array.type.itemsize * array.offset
                     )
         for storage in storages:
             buffer = executor.buffers[self.problem.plan.placed[storage]]
-            self.device.fill_zero(buffer, buffer.size)
+            self.device.memory.fill_zero(buffer, buffer.size)
         executor.launch(executor.bind(calls, count), count)
-        self.device.finish()
+        self.device.queue.finish()
         return {name: read() for name, read in readers.items()}
 
 

@@ -20,7 +20,7 @@ def serve(identity: str) -> None:
     def make_examiner() -> Callable[[str], str]:
         wanted = json.loads(identity)
         device = Device(next(info for info in devices() if info.identity == wanted))
-        device.builds_in_children = False
+        device.programs.builds_in_children = False
 
         def found(values: dict[str, object]) -> Finding:
             if "loss" in values:

@@ -86,12 +86,12 @@ def _print_times(made: Compiled, program: Program, seconds: float) -> None:
     rng = np.random.default_rng(0)
     made.write({tensor.name: rng.standard_normal(tensor.shape) for tensor in program.inputs})
     made.launch()
-    made.device.finish()
+    made.device.queue.finish()
     times = []
     for _ in range(_REPEATS):
         start = time.perf_counter()
         made.launch()
-        made.device.finish()
+        made.device.queue.finish()
         times.append(time.perf_counter() - start)
     median = max(1e-9, statistics.median(times))
     flops = sum(map(analysis.flops, program.statements))

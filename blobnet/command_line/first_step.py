@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
     step.load_batch(x, random.integers(0, output.units, (batch_size, *output.dimensions[1:]), np.int32))
     step.compute_gradients(batch_size)
     step.update(1e-3)
-    step.device.finish()
+    step.device.queue.finish()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""OpenCL: drivers, devices, memory, programs, queues, and what was measured on a device.
+"""OpenCL: a device is its discovery, queue, memory and programs (a module each), and what was measured on it.
 
 The only package that imports pyopencl. Nothing here knows layers or networks.
 """

@@ -1,7 +1,7 @@
 """Programs that are built in child processes: a compiler that crashes ends its own process, and not the one that asks.
 
 Several children build side by side, which also is faster: compilers of CPUs' drivers use one core. What they have built
-comes back through the driver's cache, or blobnet's (blobnet/device/device.py), not through them.
+comes back through the driver's cache, or blobnet's (blobnet/device/compiler.py), not through them.
 """
 
 from __future__ import annotations
@@ -11,21 +11,161 @@ import contextlib
 import json
 import os
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock, Timer
 from typing import Any
 
-from blobnet.support.child_process import Child, Overseer, command_of, results_of
+import numpy as np
 
+from blobnet.device.compiler import Compiler, without_remarks
+from blobnet.device.discovery import devices
+from blobnet.device.opencl import cl
+from blobnet.device.queue import Queue
+from blobnet.errors import DeviceError
+from blobnet.support.child_process import Child, Overseer, command_of, results_of, serve
+from blobnet.support.cores import usable_cores
+from blobnet.support.system import untouched_memory
+
+#: Sources that are worth a child process of their own, which takes 0.3 s to start.
+_SOURCES_OF_A_CHILD = 4
+#: Memory that a child process may need which builds programs: a GPU's context, or a compiler on a CPU.
+_MEMORY_OF_A_CHILD = 1 << 31
+#: Bytes that stand for each buffer of a launch that a child tries: more than any kernel touches for one sample. Nothing
+#: of it is taken before it is touched.
+_TRIAL_BYTES = 1 << 32
 #: Seconds that a child waits for more to build: another, and its first program, take a second.
 _PATIENCE = 60.0
 #: What a child runs.
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from blobnet.device.device import build_for_parent
+from blobnet.device.child_builds import build_for_parent
 build_for_parent(sys.argv[2])
 """
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A launch of one work-group, to see whether a driver survives it.
+
+    Attributes:
+        entry: the kernel.
+        local_size: of the work-group.
+        arguments: None for memory, the bytes of others.
+    """
+
+    entry: str
+    local_size: tuple[int, ...]
+    arguments: tuple[bytes | None, ...]
+
+    def as_json(self) -> list[Any]:
+        """Return what :meth:`from_json` takes."""
+        return [self.entry, self.local_size, [value and value.hex() for value in self.arguments]]
+
+    @classmethod
+    def from_json(cls, values: list[Any]) -> Trial:
+        """Return the trial that :meth:`as_json` described."""
+        entry, local_size, arguments = values
+        return cls(entry, tuple(local_size), tuple(value and bytes.fromhex(value) for value in arguments))
+
+    def launch(self, program: cl.Program, queue: Queue) -> None:
+        """Launch the kernel once, with zeros for memory, of which there is more than it takes, and wait for it."""
+        kernel, regions = cl.Kernel(program, self.entry), []
+        for index, value in enumerate(self.arguments):
+            if value is None:
+                region = np.frombuffer(untouched_memory(_TRIAL_BYTES), np.uint8)
+                flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+                regions.append(cl.Buffer(queue.context, flags, hostbuf=region))
+            kernel.set_arg(index, regions[-1] if value is None else value)
+        queue.launch(kernel, self.local_size, self.local_size).wait()
+
+
+def build(
+    compiler: Compiler,
+    missing: Mapping[str, str],
+    advance: Callable[[int, int], object] | None,
+    trials: Callable[[str], Sequence[Trial]],
+    *,
+    keep_children: bool,
+) -> None:
+    """Have children build those sources that the driver has not built before; note in ``compiler`` what crashes it.
+
+    Of a bundle that crashes it each source is tried alone.
+
+    Args:
+        compiler: of the device.
+        missing: sources by digest.
+        advance: told how many programs are built, and of how many.
+        trials: for a source, launches to try where the driver leaves work to the first one.
+        keep_children: see :func:`build_all`.
+    """
+    unknown = [digest for digest in missing if compiler.is_unknown(digest)]
+    if not unknown:
+        return
+    info, traits = compiler.info, compiler.traits
+    children = min(usable_cores(), info.memory // _MEMORY_OF_A_CHILD, -(-len(unknown) // _SOURCES_OF_A_CHILD))
+    children = max(1, children)
+    size = min(traits.most_bundled, -(-len(unknown) // children))
+    done = 0
+
+    def job(digests: Sequence[str]) -> str:
+        sources = [missing[digest] for digest in digests]
+        tried = trials(sources[0]) if traits.compiles_at_launch else ()
+        return json.dumps([sources, str(compiler.folder), [trial.as_json() for trial in tried]])
+
+    def more(count: int) -> None:
+        nonlocal done
+        done += count
+        if advance is not None:
+            advance(done, len(unknown))
+
+    more(0)  # The first ones take longest.
+    waiting = [unknown[start : start + size] for start in range(0, len(unknown), size)]
+    while waiting:
+        jobs, waiting = {job(digests): digests for digests in waiting}, []
+        results = build_all(info.identity, list(jobs), children=children, keep_children=keep_children)
+        with contextlib.closing(results):
+            for text, words in results:
+                digests = jobs[text]
+                if words and len(digests) > 1:
+                    waiting += [[digest] for digest in digests]
+                    continue
+                more(len(digests))
+                if words:
+                    compiler.crashed[digests[0]] = words
+                    with contextlib.suppress(OSError):  # It may have built, and crashed when it was launched.
+                        compiler.record(digests[0]).unlink(missing_ok=True)
+
+
+def build_for_parent(identity: str) -> None:
+    """Serve the requests of a parent process: see :func:`build`.
+
+    Args:
+        identity: what tells the device from others, as JSON. Requests bring the folder of records along.
+    """
+
+    def make_builder() -> Callable[[str], str]:
+        info = next(info for info in devices() if info.identity == json.loads(identity))
+        context = cl.Context([info.handle])
+        compiler, queue = Compiler(context, info), Queue(context, info)
+
+        def build(job: str) -> str:
+            sources, folder, trials = json.loads(job)
+            compiler.folder = Path(folder)
+            with without_remarks():
+                for source in () if compiler.compile_together(sources) else sources:
+                    with contextlib.suppress(cl.Error, RuntimeError):
+                        program = compiler.compile(source, compiler.digest(source)).program
+                        for trial in trials:
+                            with contextlib.suppress(DeviceError, cl.Error, OSError, ValueError, TypeError):
+                                Trial.from_json(trial).launch(program, queue)
+            return ""
+
+        return build
+
+    serve(make_builder)
 
 
 def build_all(
@@ -38,7 +178,7 @@ def build_all(
 
     Args:
         identity: what tells the device from others (as JSON).
-        jobs: what to build, each once: see :func:`blobnet.device.device.build_for_parent`.
+        jobs: what to build, each once: see :func:`build_for_parent`.
         children: side by side.
         keep_children: for what is built within the next seconds; else they give back what they hold of the device.
 

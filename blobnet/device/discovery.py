@@ -118,6 +118,17 @@ class DeviceInfo:
             return None
         return None if opencl.GET_INFO(self.handle.int_ptr, opencl.UUID, opencl.UUID_BYTES, uuid, None) else uuid.raw
 
+    @property
+    def traits(self) -> DriverTraits:
+        """What was found out about its driver."""
+        return DriverTraits.of(self)
+
+    @cached_property
+    def reads_host(self) -> bool:
+        """Whether kernels may read any memory of this process: see :class:`blobnet.device.queue.HostBuffer`."""
+        capabilities = _asked(self.handle, "svm_capabilities") or 0
+        return opencl.SET_POINTER is not None and bool(capabilities & cl.device_svm_capabilities.FINE_GRAIN_SYSTEM)
+
     @cached_property
     def answers(self) -> Answers:
         """What its driver says of it."""
@@ -311,7 +322,7 @@ def _answers(info: DeviceInfo) -> Answers:
         name=info.name,
         vendor=handle.vendor,
         platform=info.platform,
-        board=asked(handle, "board_name_amd") or "",
+        board=_asked(handle, "board_name_amd") or "",
         machine=machine(),
         is_host=info.is_host,
         compute_units=info.compute_units,
@@ -322,7 +333,7 @@ def _answers(info: DeviceInfo) -> Answers:
         caches=_processor_caches() if info.is_host else (),
         clock=handle.max_clock_frequency,
         vector_width=_vector_width(handle),
-        lanes=asked(handle, "warp_size_nv") or asked(handle, "wavefront_width_amd") or 0,
+        lanes=_asked(handle, "warp_size_nv") or _asked(handle, "wavefront_width_amd") or 0,
         capability=_compute_capability(info),
         half="cl_khr_fp16" in handle.extensions.split(),
     )
@@ -338,7 +349,7 @@ def _vector_width(handle: cl.Device) -> int:
     return min(width, 8) if re.search(r"PoCL.*-znver[123]$", handle.version) else width
 
 
-def asked(handle: cl.Device, name: str) -> Any:
+def _asked(handle: cl.Device, name: str) -> Any:
     """What only drivers of one vendor answer; None from others."""
     try:
         return getattr(handle, name)
@@ -374,8 +385,8 @@ def check_precision(info: DeviceInfo, precision: str) -> None:
 
 def _compute_capability(info: DeviceInfo) -> tuple[int, int] | None:
     """NVIDIA's version of what a device can do; None for devices of others."""
-    major = asked(info.handle, "compute_capability_major_nv")
-    return None if major is None else (major, asked(info.handle, "compute_capability_minor_nv") or 0)
+    major = _asked(info.handle, "compute_capability_major_nv")
+    return None if major is None else (major, _asked(info.handle, "compute_capability_minor_nv") or 0)
 
 
 def no_platform_error() -> DeviceError:

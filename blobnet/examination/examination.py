@@ -209,7 +209,7 @@ def _seconds(bench: Bench, check: Check) -> float:
     begin = time.perf_counter()
     for phase in _phases(check):
         bench.executor.run(phase, check.count)
-    bench.device.finish()
+    bench.device.queue.finish()
     return time.perf_counter() - begin
 
 

@@ -27,7 +27,7 @@ def poison_unset(executor: Executor) -> None:
             blobs[plan.placed[blob.storage]].add(blob)
     for number, (name, buffer) in enumerate(plan.buffers.items()):
         memory, kind = executor.buffers[name], buffer.type
-        values = executor.device.read(memory, memory.size // kind.itemsize, kind.name)
+        values = executor.device.memory.read(memory, memory.size // kind.itemsize, kind.name)
         unset = np.ones(values.size, bool)
         if accesses.get(name, "write") != "write":  # At first.
             unset[: buffer.size(count)] = False
@@ -35,11 +35,11 @@ def poison_unset(executor: Executor) -> None:
             halo = halo_cells(blob, count)
             unset[: halo.size][halo] = False
         values[unset] = poison(1, number, kind)
-        executor.device.write(memory, values)
+        executor.device.memory.write(memory, values)
 
 
 def require_canaries(device: Device, executor: Executor, where: str) -> None:
     """Raises PromiseError if anything wrote around a buffer that a ``guarding`` device has allocated."""
     names = {id(buffer): name for name, buffer in executor.buffers.items()}
-    for guarded in device.guarded:
+    for guarded in device.memory.guarded:
         require_untouched(guarded, f"{where}: buffer '{names.get(id(guarded.buffer), 'of no name')}'")

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.device.device import Device, Guarded
+from blobnet.device.device import Device
+from blobnet.device.memory import Guarded
 from blobnet.errors import PromiseError
 from blobnet.examination.reference.activation import named
 from blobnet.execution.executor import Executor
@@ -322,7 +323,7 @@ class Bench:
 
     @cached_property
     def _guarded(self) -> dict[str, Guarded]:
-        return {name: self.device.allocate_guarded(self._bytes(name)) for name in self._buffers}
+        return {name: self.device.memory.allocate_guarded(self._bytes(name)) for name in self._buffers}
 
     @cached_property
     def executor(self) -> Executor:
@@ -581,7 +582,7 @@ class Bench:
 
     def _upload(self, names: Any) -> None:
         for name in names:
-            self.device.write(self.executor.buffers[name], self.mirror[name])
+            self.device.memory.write(self.executor.buffers[name], self.mirror[name])
 
     def _data(self, blob: Blob) -> FloatArray:
         return blob.layout.data(self.mirror[blob.storage], self.problem.count)
@@ -604,9 +605,11 @@ class Bench:
         """
         self.executor.debug = debug
         self.executor.run(phase, self.problem.count)
-        self.device.finish()
+        self.device.queue.finish()
         for name in self._buffers:
-            after = self.device.read(self.executor.buffers[name], self._elements(name), self._buffers[name].type.name)
+            after = self.device.memory.read(
+                self.executor.buffers[name], self._elements(name), self._buffers[name].type.name
+            )
             self._check(phase, name, after)
             self.mirror[name] = after
             require_untouched(self._guarded[name], f"{self.name}: {phase}: buffer '{name}'")

@@ -38,7 +38,7 @@ class Compiled:
     def __init__(self, device: Device, lowered: LoweredProgram) -> None:
         self.device, self.lowered = device, lowered
         self.buffers = {
-            name: device.allocate(FLOAT32.itemsize * (size + SPARE)) for name, size in lowered.elements.items()
+            name: device.memory.allocate(FLOAT32.itemsize * (size + SPARE)) for name, size in lowered.elements.items()
         }
         operands = {name: Array(name, size) for name, size in lowered.elements.items()}
         names = ", ".join(tensor.name for tensor in lowered.program.outputs)
@@ -48,7 +48,9 @@ class Compiled:
     def write(self, arrays: Mapping[str, npt.ArrayLike]) -> None:
         """Gives the inputs their values."""
         for tensor in self.lowered.program.inputs:
-            self.device.write(self.buffers[tensor.name], self.lowered.layouts[tensor.name].filled(arrays[tensor.name]))
+            self.device.memory.write(
+                self.buffers[tensor.name], self.lowered.layouts[tensor.name].filled(arrays[tensor.name])
+            )
 
     def launch(self) -> None:
         """Puts all launches into the queue."""
@@ -60,7 +62,7 @@ class Compiled:
         found = {}
         for tensor in self.lowered.program.outputs:
             layout = self.lowered.layouts[tensor.name]
-            memory: npt.NDArray[Any] = self.device.read(self.buffers[tensor.name], layout.elements)
+            memory: npt.NDArray[Any] = self.device.memory.read(self.buffers[tensor.name], layout.elements)
             found[tensor.name] = np.ascontiguousarray(layout.view(memory)).reshape(tensor.shape)
         return found
 

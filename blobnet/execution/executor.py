@@ -17,7 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.device.device import Device, StagingRing, Trial
+from blobnet.device.child_builds import Trial
+from blobnet.device.device import Device
+from blobnet.device.memory import StagingRing
+from blobnet.device.queue import Queue
 from blobnet.errors import BuildError, FileError, OutOfMemoryError, PlanError, PromiseError, warn
 from blobnet.launch.kernel_call import CONSTANT, TABLES, Array, Batch, Blob, KernelCall, Tuning
 from blobnet.launch.task import BrokenVariant
@@ -72,9 +75,9 @@ class Launch:
     def __init__(self, device: Device, call: KernelCall, text: str, memory: Mapping[str, Any], batch: Batch) -> None:
         source = call.source
         self.call = call
-        self.kernel = device.kernel(text, source.entry, f"kernel {call.kernel} ({call.label})")
+        self.kernel = device.programs.kernel(text, source.entry, f"kernel {call.kernel} ({call.label})")
         self.local_size = call.local_size or (1, 1, 1)
-        self._device = device
+        self._queue = device.queue
         arguments = memory_arguments(call, memory)
         #: For each storage of its arrays: the arguments that say where in it they lie.
         self._places: dict[str, list[tuple[int, Array]]] = {}
@@ -84,7 +87,7 @@ class Launch:
         scalars = {name: index for index, name in enumerate(source.scalars, start=len(arguments))}
         sizes = {scalars[name]: np.int32(value) for name, value in call.sizes.items()}
         for index, argument in [*enumerate(arguments), *sizes.items()]:
-            device.set_argument(self.kernel, index, argument)
+            self._queue.set_argument(self.kernel, index, argument)
         self._scalars = {name: index for name, index in scalars.items() if index not in sizes}
         self.takes_step = not {"WHOLE", "DIVISOR", "FIRST_SAMPLE"}.isdisjoint(self._scalars)
         self.set_batch(batch)
@@ -98,15 +101,15 @@ class Launch:
             values = batch.scalars(samples)
             for name, index in self._scalars.items():
                 value = values[name]
-                self._device.set_argument(self.kernel, index, _number(value))
-            self.enqueue = self._device.prepare(self.kernel, self.global_size, self.local_size)
+                self._queue.set_argument(self.kernel, index, _number(value))
+            self.enqueue = self._queue.prepare(self.kernel, self.global_size, self.local_size)
 
-    def move(self, device: Device) -> None:
-        """Has ``enqueue`` put it into the queue of a device that is the same but for that (Device.beside)."""
-        if self._device is not device:
-            self._device = device
+    def move(self, queue: Queue) -> None:
+        """Have ``enqueue`` put it into another queue of its device."""
+        if self._queue is not queue:
+            self._queue = queue
             if self.enqueue is not _launch_nothing:
-                self.enqueue = device.prepare(self.kernel, self.global_size, self.local_size)
+                self.enqueue = queue.prepare(self.kernel, self.global_size, self.local_size)
 
     def takes(self, storage: str) -> bool:
         """Whether some of its arrays lie in a storage."""
@@ -116,12 +119,12 @@ class Launch:
         """Takes the arrays in a storage so many elements behind where they are planned."""
         self.firsts[storage] = first
         for index, array in self._places.get(storage, ()):
-            self._device.set_argument(self.kernel, index, np.int32(array.offset + first))
+            self._queue.set_argument(self.kernel, index, np.int32(array.offset + first))
 
     def use(self, storage: str, memory: Any) -> None:
         """Takes the arrays in a storage from other memory."""
         for index, _ in self._places.get(storage, ()):
-            self._device.set_argument(self.kernel, index - 1, memory)
+            self._queue.set_argument(self.kernel, index - 1, memory)
 
 
 def memory_arguments(call: KernelCall, memory: Mapping[str, Any]) -> list[Any]:
@@ -181,8 +184,8 @@ def plan_for(
     """
     request = requested(graph, batch_size, tuning=tuning or device.tuning, **settings)
     purpose = _purpose(request)
-    with device.preload_programs(purpose) as sources:
-        plan = _plan_for(device, request, reserved, device.entry(f"{purpose}.plan"))
+    with device.programs.preload(purpose) as sources:
+        plan = _plan_for(device, request, reserved, device.programs.cache_file(f"{purpose}.plan"))
         sources.update(call.assemble() for _, call in plan.calls)
     return plan
 
@@ -239,7 +242,7 @@ def _tell_denied(device: Device, plan: Plan) -> None:
 def _first_failure(device: Device, plan: Plan) -> tuple[list[KernelCall], BuildError] | None:
     """The first call of a plan that cannot be built, with the others of its program; None if all are built."""
     programs = _programs(call for _, call in plan.calls)
-    device.set_cache_limit(len(programs) + _OTHER_PROGRAMS)
+    device.programs.set_cache_limit(len(programs) + _OTHER_PROGRAMS)
     _build_ahead(device, programs)
     for text, calls in programs.items():
         for call in {(call.source.entry, call.local_size): call for call in calls}.values():
@@ -264,7 +267,7 @@ def _build_ahead(device: Device, programs: Mapping[str, Sequence[KernelCall]]) -
         return list({(trial.entry, trial.local_size): trial for trial in found}.values())
 
     with progress_line() as advance:
-        device.build_ahead(programs, advance, trials)
+        device.programs.build_ahead(programs, advance, trials)
 
 
 def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
@@ -296,7 +299,7 @@ def first_that_fits(device: Device, batch_sizes: Sequence[int], make: Callable[[
 
     def made(batch_size: int) -> _Made:
         found = make(batch_size)
-        device.finish()  # Drivers may look for memory when it is first used.
+        device.queue.finish()  # Drivers may look for memory when it is first used.
         return found
 
     for batch_size in batch_sizes[:-1]:
@@ -316,7 +319,7 @@ def build(device: Device, call: KernelCall, text: str) -> None:
     if items > device.largest_group:
         rule = f"its work-group must have no more work-items than {device.info.name} allows"
         raise BuildError(what, rule, items=items, most=device.largest_group)
-    device.kernel(text, call.source.entry, what)
+    device.programs.kernel(text, call.source.entry, what)
 
 
 def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], batch: Batch) -> list[Launch]:
@@ -344,7 +347,7 @@ class Executor:
         self.debug = check_by_default() if debug is None else debug
         self.buffers: dict[str, Any] = dict(shared or {})
         own = {name: buffer.bytes(plan.batch_size) for name, buffer in plan.buffers.items() if name not in self.buffers}
-        self.buffers.update(zip(own, device.allocate_together(list(own.values())), strict=True))
+        self.buffers.update(zip(own, device.memory.allocate_together(list(own.values())), strict=True))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
         if tables := plan.tables:
             self.write_array(TABLES, np.array(tables, np.int32))
@@ -386,7 +389,7 @@ class Executor:
         """Takes the same into a buffer of its own, so that the other one may go on with its own."""
         first = other._firsts.get(name, 0)
         if self.buffers[name] is not other.buffers[name]:
-            self.device.copy(other.buffers[name], self.buffers[name], FLOAT32.itemsize * first)
+            self.device.memory.copy(other.buffers[name], self.buffers[name], FLOAT32.itemsize * first)
             first = 0
         self.place(name, first)
 
@@ -459,7 +462,7 @@ class Executor:
             item.enqueue()
             # A processor begins while the host puts the others into the queue.
             if number == 0 and self.device.is_host:
-                self.device.flush()
+                self.device.queue.flush()
 
     def _launch_checked(self, item: Launch, count: int) -> None:
         """Launches, and compares all memory that the launch was given with what was there before."""
@@ -467,7 +470,7 @@ class Executor:
         kinds = {place.storage: place.type for place in places}
         before = {name: self._whole(name, kind) for name, kind in kinds.items()}
         item.enqueue()
-        self.device.finish()
+        self.device.queue.finish()
         after = {name: self._whole(name, kind) for name, kind in kinds.items()}
         arrays = {
             role: replace(array, offset=array.offset + item.firsts.get(array.storage, 0))
@@ -478,7 +481,7 @@ class Executor:
     def _whole(self, storage: str, kind: StorageType) -> npt.NDArray[Any]:
         """A host copy of the buffer that holds a storage, with its overrun."""
         buffer = self._placed[storage]
-        values: npt.NDArray[Any] = self.device.read(buffer, buffer.size // kind.itemsize, kind.name)
+        values: npt.NDArray[Any] = self.device.memory.read(buffer, buffer.size // kind.itemsize, kind.name)
         return values
 
     # -- reading and writing -----------------------------------------------------------------------------------------
@@ -487,7 +490,7 @@ class Executor:
         """A host copy of the whole buffer that holds a storage, without its overrun."""
         buffer = self.plan.buffers[self.plan.placed[storage]]
         elements = buffer.size(self.plan.batch_size)
-        values: npt.NDArray[Any] = self.device.read(self._placed[storage], elements, buffer.type.name)
+        values: npt.NDArray[Any] = self.device.memory.read(self._placed[storage], elements, buffer.type.name)
         return values
 
     def buffer_of(self, storage: str) -> Any:
@@ -497,17 +500,17 @@ class Executor:
     def read_blob(self, blob: Blob, count: int) -> FloatArray:
         """The data of ``count`` samples of a blob: (count, units[, depth], height, width)."""
         elements = count * blob.layout.memory_elements
-        values = self.device.read(self._placed[blob.storage], elements, blob.type.name)
+        values = self.device.memory.read(self._placed[blob.storage], elements, blob.type.name)
         return np.ascontiguousarray(blob.layout.data(values, count), np.float32)
 
     def write_array(self, name: str, values: npt.NDArray[Any]) -> None:
         """Fills the start of a persistent buffer, and waits for the device: ``parameters``."""
-        self.device.write(self.buffers[name], values)
+        self.device.memory.write(self.buffers[name], values)
 
     def feed(self, name: str, values: npt.NDArray[Any]) -> None:
         """Fills the start of a persistent buffer for the launches that follow: ``samples``, ``labels``, ``step``."""
         if name not in self._feeds:
-            self._feeds[name] = StagingRing(self.device, self.buffers[name])
+            self._feeds[name] = StagingRing(self.device.memory, self.buffers[name])
         self._feeds[name].write(values)
 
 

@@ -17,7 +17,8 @@ from blobnet.data.labels import Labels, labels_for
 from blobnet.data.samples import sources_for, with_labels
 from blobnet.data.values import all_finite
 from blobnet.datasets.source import Source, is_stream, runs
-from blobnet.device.device import Device, Reading
+from blobnet.device.device import Device
+from blobnet.device.memory import PendingRead
 from blobnet.errors import DataError, DeviceError, warn
 from blobnet.execution.executor import Executor, plan_for
 from blobnet.execution.loader import IndexedReader, Loader, Reader, StreamReader
@@ -174,7 +175,7 @@ class _Arriving(NamedTuple):
     """The outputs of so many samples on their way to memory."""
 
     samples: int
-    readings: tuple[Reading, ...]
+    readings: tuple[PendingRead, ...]
     memory: tuple[FloatArray, ...]
 
 
@@ -207,7 +208,7 @@ class Evaluator:
         self._sums = TOTALS * len(self.plan.heads)
         buffers = {"parameters": parameters.buffer}
         if self._sums:
-            buffers["totals"] = device.allocate(FLOAT32.itemsize * _MEASURED * self._sums)
+            buffers["totals"] = device.memory.allocate(FLOAT32.itemsize * _MEASURED * self._sums)
         self.executor = Executor(device, self.plan, buffers, debug=debug)
         self.loader = Loader(self.executor)
         self._outputs = [self.plan.outputs[vertex.name] for vertex in graph.outputs.values()]
@@ -272,11 +273,11 @@ class Evaluator:
                 memory = self._results.popleft()
             else:
                 memory = tuple(
-                    device.host_memory(output.type.itemsize * self.plan.batch_size * size).view(output.type.name)
+                    device.memory.host_memory(output.type.itemsize * self.plan.batch_size * size).view(output.type.name)
                     for output, size in zip(self._outputs, sizes, strict=True)
                 )
             readings = tuple(
-                device.read_later(self.executor.buffer_of(output.storage), own[: count * size])
+                device.memory.read_async(self.executor.buffer_of(output.storage), own[: count * size])
                 for output, own, size in zip(self._outputs, memory, sizes, strict=True)
             )
             yield _Arriving(count, readings, memory)
@@ -321,7 +322,7 @@ class Evaluator:
         place = 0
         for count in self.loader.batches(data.reader, data.jobs(self.plan.batch_size, world=world)):
             if place == 0:
-                executor.device.fill_zero(executor.buffers["totals"], FLOAT32.itemsize * _MEASURED * self._sums)
+                executor.device.memory.fill_zero(executor.buffers["totals"], FLOAT32.itemsize * _MEASURED * self._sums)
             executor.place("totals", place * self._sums)
             self._run(count)
             for head in heads:
@@ -354,7 +355,7 @@ class Evaluator:
         if not batches:
             return []
         return list(
-            self.executor.device.read(self.executor.buffers["totals"], batches * self._sums).reshape(batches, -1)
+            self.executor.device.memory.read(self.executor.buffers["totals"], batches * self._sums).reshape(batches, -1)
         )
 
     def _run(self, count: int) -> None:
@@ -407,7 +408,7 @@ class Evaluators:
             except BaseException:
                 self._kept.pop(kind, None)  # Who knows what is still on its way.
                 with contextlib.suppress(DeviceError):  # It may read what was lent.
-                    device.finish()
+                    device.queue.finish()
                 raise
 
     def _written(self, device: Device, graph: Graph, weights: Mapping[str, FloatArray]) -> DeviceParameters:

@@ -18,7 +18,9 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import FILE_HINT, check_array_type, check_finite
 from blobnet.datasets.source import Rows, Source, check_kept, kept_type
-from blobnet.device.device import BATCHES_AHEAD, BYTES_AHEAD, Device, HostBuffer
+from blobnet.device.device import Device
+from blobnet.device.memory import BATCHES_AHEAD, BYTES_AHEAD
+from blobnet.device.queue import HostBuffer
 from blobnet.errors import DataError, OutOfMemoryError
 from blobnet.execution.executor import Executor
 from blobnet.network.ends import Entry, in_order, part_subject
@@ -288,7 +290,7 @@ class _Pace:
         self._under_way.append(consumed)
         speed = (self._number - len(self._under_way)) / max(1e-9, time.perf_counter() - self._start)
         while len(self._under_way) > max(1, min(BATCHES_AHEAD, _AHEAD_SECONDS * speed)):
-            self._device.wait(self._under_way.popleft())
+            self._device.queue.synchronize(self._under_way.popleft())
 
 
 class Loader:
@@ -315,7 +317,7 @@ class Loader:
         #: Where samples go that are not lent.
         self._buffers = {entry.name: executor.buffers[entry.buffer("samples")] for entry in self._entries}
         #: Whether kernels read what is lent where it lies. (In debug mode all memory is copied at every launch.)
-        self._reads_lent = self._device.reads_host and not executor.debug
+        self._reads_lent = self._device.info.reads_host and not executor.debug
         self._free: deque[_Piece] = deque()
         self._pools: dict[int, ThreadPoolExecutor] = {}
         #: The inputs whose samples are all on the device.
@@ -353,7 +355,7 @@ class Loader:
         self._at_once = max(1, min(BATCHES_AHEAD, BYTES_AHEAD // max(1, self._piece_bytes)))
         for name in (*self._label_buffers, *(entry.buffer("rows") for entry in self._entries)):
             size = self._executor.plan.buffers[name].bytes(self._size)
-            self._executor.use(name, self._device.allocate(self._at_once * size))
+            self._executor.use(name, self._device.memory.allocate(self._at_once * size))
 
     def _keep(self, entry: Entry, source: Source, reserved: int, advance: Callable[[int], object]) -> bool:
         info = self._device.info
@@ -362,8 +364,8 @@ class Loader:
         if source.bytes > room:
             return False
         try:
-            buffer = self._device.allocate(source.bytes)
-            self._device.finish()  # Drivers may look for memory when it is first used.
+            buffer = self._device.memory.allocate(source.bytes)
+            self._device.queue.finish()  # Drivers may look for memory when it is first used.
         except OutOfMemoryError:  # Others use the device too.
             return False
         reader, step = IndexedReader([source]), max(1, _LOAD_BYTES // entry.sample_bytes)
@@ -374,7 +376,7 @@ class Loader:
                 result.result()
             (samples,) = piece.samples
             assert samples is not None
-            piece.copies = [self._device.fetch(buffer, samples[: len(rows)], first * entry.sample_bytes)]
+            piece.copies = [self._device.memory.write_async(buffer, samples[: len(rows)], first * entry.sample_bytes)]
             pieces.rotate()
             advance(len(rows))
         for piece in pieces:
@@ -384,7 +386,7 @@ class Loader:
 
     def _memory(self, entry: Entry, count: int) -> npt.NDArray[Any]:
         """Page-locked memory for so many samples of an input."""
-        memory = self._device.host_memory(count * entry.sample_bytes).view(entry.sample_type)
+        memory = self._device.memory.host_memory(count * entry.sample_bytes).view(entry.sample_type)
         return memory.reshape(-1, *entry.shape.dimensions)
 
     # -- batch by batch ----------------------------------------------------------------------------------------------
@@ -421,7 +423,7 @@ class Loader:
                     self._take(filling.piece, batch)
                     yield batch.stop - batch.start
                     # The device has work now, while the host looks at what it lent, and gathers what comes next.
-                    self._consumed[self._slot] = self._device.mark()
+                    self._consumed[self._slot] = self._device.queue.record_event()
                     if filling.piece.lent is not None:
                         reader.check(filling.job, filling.piece.lent)
                     if self._device.is_host:
@@ -486,19 +488,19 @@ class Loader:
     def _await(self, piece: _Piece) -> None:
         """Waits until nothing reads a piece any more."""
         for copy in piece.copies:
-            self._device.wait(copy)
+            self._device.queue.synchronize(copy)
 
     def _is_short(self) -> bool:
         """Whether all pieces are still read, and there may be more."""
-        is_read = not all(map(self._device.is_done, self._free[0].copies))
-        return is_read and len(self._free) < self._device.pieces(self._piece_bytes)
+        is_read = not all(map(self._device.queue.is_done, self._free[0].copies))
+        return is_read and len(self._free) < self._device.memory.pieces(self._piece_bytes)
 
     def _new_piece(self) -> _Piece:
         count = self._at_once * self._size
         return _Piece(
             [None if entry.name in self._resident else self._memory(entry, self._size) for entry in self._entries],
             [
-                self._device.host_memory(_LABEL_BYTES * count * words).view(np.int32).reshape(count, -1)
+                self._device.memory.host_memory(_LABEL_BYTES * count * words).view(np.int32).reshape(count, -1)
                 for words in self._label_buffers.values()
             ],
         )
@@ -522,13 +524,13 @@ class Loader:
                 continue
             place, buffer = first * entry.sample_bytes, self._buffers[entry.name]
             executor.use(entry.buffer("samples"), buffer)
-            copy = self._device.fetch(buffer, samples[:count], place, after)
+            copy = self._device.memory.write_async(buffer, samples[:count], place, after)
             if after is not None:
-                self._device.hold(copy)
+                self._device.queue.wait_event(copy)
             executor.place(entry.buffer("rows"), first)
             piece.copies.append(copy)
         for name, labels in zip(self._label_buffers, piece.labels, strict=True):
-            piece.copies.append(self._device.fetch(executor.buffers[name], labels[:count]))
+            piece.copies.append(self._device.memory.write_async(executor.buffers[name], labels[:count]))
 
     def _take(self, piece: _Piece, batch: slice) -> None:
         """Has launches take one batch of a piece that was sent."""

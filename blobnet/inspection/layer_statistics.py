@@ -385,7 +385,7 @@ class _Batch:
         self._executor.run("backward", self._batch)
         table = self._plan.parameters
         device = self._executor.device
-        flat = device.read(self._executor.buffers["gradients"], max(1, table.trainable_elements))
+        flat = device.memory.read(self._executor.buffers["gradients"], max(1, table.trainable_elements))
         return table.unpack_gradients(flat)
 
 

@@ -175,22 +175,22 @@ class DeviceParameters:
 
     def __init__(self, device: Device, graph: Graph, table: ParameterTable | None = None) -> None:
         self.table = table or parameter_table(graph)
-        self.buffer: Any = device.allocate(self.table.bytes)
+        self.buffer: Any = device.memory.allocate(self.table.bytes)
         self.version = self.frozen_version = 0
         self._device = device
 
     def write(self, weights: Mapping[str, FloatArray]) -> None:
         """Sets all of them, by name; done when it returns."""
         if isinstance(weights, FirstWeights):
-            self._device.write(self.buffer, self.table.pack(weights))
+            self._device.memory.write(self.buffer, self.table.pack(weights))
         else:
-            with self._device.filling(self.buffer, self.table.elements, self.table.type.name) as flat:
+            with self._device.memory.filling(self.buffer, self.table.elements, self.table.type.name) as flat:
                 self.table.put_into(flat, weights)
         self.changed()
 
     def read(self) -> dict[str, FloatArray]:
         """All of them, by name."""
-        return self.table.unpack(self._device.read(self.buffer, self.table.elements, self.table.type.name))
+        return self.table.unpack(self._device.memory.read(self.buffer, self.table.elements, self.table.type.name))
 
     def changed(self, *, only_trained: bool = False) -> None:
         """To be called after launches that write them."""

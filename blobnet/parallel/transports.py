@@ -38,7 +38,7 @@ class Transport:
         Raises:
             OutOfMemoryError: the device has no room for it.
         """
-        return device.allocate(size)
+        return device.memory.allocate(size)
 
     def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
         """Begin to send elements to another rank after what is launched; return what waits and takes those it sends.
@@ -90,21 +90,21 @@ class HostMemory(Transport):
                 self._all.Sendrecv(out, partner, recvbuf=into, source=partner)
 
         def swap_there() -> None:
-            with device.mapped(given, taken) as (out, into):
+            with device.memory.mapped(given, taken) as (out, into):
                 swap(out, into)
 
         if device.is_host:
             return swap_there
         out = self._host(device, f"out {key}", len(own))
         into = self._host(device, f"into {key}", len(other))
-        reading = device.read_later(source, out, FLOAT32.itemsize * own.start) if own else None
+        reading = device.memory.read_async(source, out, FLOAT32.itemsize * own.start) if own else None
 
         def finish() -> None:
             if reading is not None:
                 reading.values()
             swap(out, into)
             if other:
-                device.write(target, into, FLOAT32.itemsize * other.start)
+                device.memory.write(target, into, FLOAT32.itemsize * other.start)
 
         return finish
 
@@ -116,31 +116,33 @@ class HostMemory(Transport):
                 self._all.Allreduce(self._mpi.IN_PLACE, values)
 
         def add_there() -> None:
-            with device.mapped(elements) as (values,):
+            with device.memory.mapped(elements) as (values,):
                 add(values)
 
         if device.is_host:
             return add_there
         values = self._host(device, f"out {key}", len(own))
-        reading = device.read_later(buffer, values, FLOAT32.itemsize * own.start)
+        reading = device.memory.read_async(buffer, values, FLOAT32.itemsize * own.start)
 
         def finish() -> None:
             add(reading.values())
-            device.write(buffer, values, FLOAT32.itemsize * own.start)
+            device.memory.write(buffer, values, FLOAT32.itemsize * own.start)
 
         return finish
 
     def fill(self, device: Device, buffer: Any, own: range) -> None:
         values = self._host(device, "filled", len(own) * self._all.Get_size())
-        values[own.start : own.stop] = device.read(buffer, len(own), offset=FLOAT32.itemsize * own.start)
+        values[own.start : own.stop] = device.memory.read(buffer, len(own), offset=FLOAT32.itemsize * own.start)
         with self._doing("waits"):
             self._all.Allgather(self._mpi.IN_PLACE, values)
-        device.write(buffer, values)
+        device.memory.write(buffer, values)
 
     def _host(self, device: Device, name: str, elements: int) -> npt.NDArray[np.float32]:
         memory = self._memory.get(name)
         if memory is None or memory.size < elements:
-            memory = self._memory[name] = device.host_memory(FLOAT32.itemsize * max(1, elements)).view(np.float32)
+            memory = self._memory[name] = device.memory.host_memory(FLOAT32.itemsize * max(1, elements)).view(
+                np.float32
+            )
         return memory[:elements]
 
 
@@ -168,25 +170,25 @@ class Nccl(Transport):
     def allocate(self, device: Device, size: int) -> Any:
         memory = self._communicator.allocate(size)
         try:
-            return device.take(memory)
+            return device.memory.import_memory(memory)
         except DeviceError as error:
             raise error.with_hint(WITHOUT) from error
 
     def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
-        changed = device.mark()
+        changed = device.queue.record_event()
 
         def finish() -> None:
-            device.wait(changed)
+            device.queue.synchronize(changed)
             with self._doing("waits"):
                 self._communicator.swap(partner, _place(given), _place(taken))
 
         return finish
 
     def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
-        changed = device.mark()
+        changed = device.queue.record_event()
 
         def finish() -> None:
-            device.wait(changed)
+            device.queue.synchronize(changed)
             with self._doing("waits"):
                 self._communicator.add(*_place(elements))
 

@@ -97,7 +97,7 @@ class Lanes:
         self._summed = shards - 1 if is_of_shards and shards == count <= 2 else None
         self._labels = _labels(plan)
         self._samples = [name for entry in plan.entries for name in entry.memory(1)]
-        self._queues = [fed.device.beside() for _ in range(count)] if count > 1 else []
+        self._queues = [fed.device.queue.another() for _ in range(count)] if count > 1 else []
         is_fed = count == 1 and self._summed is None
         self.executors = [fed] if is_fed else [self._executor(number) for number in range(count)]
         reading = [number for number, call in enumerate(plan.phase("forward"), 1) if self._reads_samples(call.arrays)]
@@ -134,7 +134,7 @@ class Lanes:
             self.run()
         if self._statistics:
             kept, offset = self.executor.buffers[STATISTICS], FLOAT32.itemsize * self._statistics.start
-            self._fed.device.copy(self._fed.buffers["parameters"], kept, offset)
+            self._fed.device.memory.copy(self._fed.buffers["parameters"], kept, offset)
 
     def take(self) -> Executor:
         """Takes the batch that is loaded for the shard, where there is one lane; what computes it."""
@@ -175,17 +175,17 @@ class Lanes:
         """Launches all that is staged, in turns, so that no lane waits for the host; then does what waits for it."""
         device, events = self._fed.device, list[Any]()
         if self._staged:
-            come = device.mark()
+            come = device.queue.record_event()
             for staged in self._staged:
-                self._queues[staged.lane].hold(come)
+                self._queues[staged.lane].wait_event(come)
             for first in range(0, max(len(staged.launches) for staged in self._staged), _TURN):
                 for staged in self._staged:
                     for item in staged.launches[first : first + _TURN]:
                         item.enqueue()
                     self._queues[staged.lane].flush()
-            events = [self._queues[staged.lane].mark() for staged in self._staged]
+            events = [self._queues[staged.lane].record_event() for staged in self._staged]
         for event in events:
-            device.hold(event)
+            device.queue.wait_event(event)
         for act in self._waiting:
             act()
         self._staged, self._waiting = [], []

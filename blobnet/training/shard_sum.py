@@ -235,7 +235,7 @@ class ShardSum:
         if shards == 1:
             return
         #: What the losses of the rank's own shards have come to, on its way from the device.
-        self._own_totals = executor.device.host_memory(FLOAT32.itemsize * self._own * totals).view(np.float32)
+        self._own_totals = executor.device.memory.host_memory(FLOAT32.itemsize * self._own * totals).view(np.float32)
         self._first_total = bind([_first_total(self._own, totals)] if self._own > 1 else [])
         if sums.in_step:
             #: Pairs of sums, then pairs of these.
@@ -320,7 +320,7 @@ class ShardSum:
         executor, world, is_finite = self._executor, self._world, True
         weights, self._weights = self._weights, []
         if world.size > 1:
-            reading = executor.device.read_later(executor.buffers["totals"], self._own_totals)
+            reading = executor.device.memory.read_async(executor.buffers["totals"], self._own_totals)
             if not self._exchanging:
                 for part in self._parts[:-1]:
                     self._begin(part)
@@ -332,7 +332,7 @@ class ShardSum:
             self.totals = every[:, self._own :].astype(np.float32).ravel()
             is_finite = bool(np.isfinite(every[:, self._own]).all())
             if not is_finite:
-                executor.device.write(executor.buffers["totals"], np.full(1, np.nan, np.float32))
+                executor.device.memory.write(executor.buffers["totals"], np.full(1, np.nan, np.float32))
         executor.feed(SUM_SCALE, np.array([scale / (sum(weights) or 1.0), 1 / self._shards], np.float32))
         self._launch(self._finish)
         return is_finite

@@ -21,7 +21,7 @@ import numpy as np
 from blobnet.augment.epoch_rows import EpochRows
 from blobnet.callbacks import Callback
 from blobnet.datasets.source import Rows
-from blobnet.device.device import Reading
+from blobnet.device.memory import PendingRead
 from blobnet.errors import DataError, OptionError, TrainingError
 from blobnet.execution.executor import first_that_fits
 from blobnet.execution.inference import Evaluator, LabelledData, head_name, measured_names, measurements
@@ -613,7 +613,7 @@ class _Watch:
 
     def __init__(self, step: TrainingStep, shown: Any, check: Callable[[FloatArray], None]) -> None:
         self._step, self._shown, self._check = step, shown, check
-        self._reading: Reading | None = None
+        self._reading: PendingRead | None = None
         self._last = -math.inf  # The first look is at the first step.
         self.first: float | None = None
 

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from blobnet.augment import Augmentation
 from blobnet.augment.epoch_rows import EpochRows, check_fit, partner_shares
 from blobnet.data.moved_labels import move_labels
-from blobnet.device.device import Device, Reading
+from blobnet.device.device import Device
+from blobnet.device.memory import PendingRead
 from blobnet.errors import OptionError, OutOfMemoryError, PlanError, warn
 from blobnet.execution.executor import (
     IN_PARTS,
@@ -207,7 +208,7 @@ class TrainingStep:
         sizes = {name: FLOAT32.itemsize * elements for name, elements in memory.items()}
         allocate = partial(world.transport.allocate, device)
         self._state = {
-            name: (allocate if name == GRADIENT_SUM else device.allocate)(size) for name, size in sizes.items()
+            name: (allocate if name == GRADIENT_SUM else device.memory.allocate)(size) for name, size in sizes.items()
         }
         buffers = {"parameters": self.parameters.buffer, **self._state}
         if average is not None:
@@ -219,7 +220,7 @@ class TrainingStep:
         if sums.parts:
             buffers["gradients"] = allocate(self.plan.buffers["gradients"].bytes(batch_size))
         if own > 1:
-            buffers["totals"] = device.allocate(FLOAT32.itemsize * own * self._totals)
+            buffers["totals"] = device.memory.allocate(FLOAT32.itemsize * own * self._totals)
         self.executor = Executor(device, self.plan, buffers, debug=debug)
         #: The shards of this rank, where they are computed together.
         self.lockstep: Lockstep | None = None
@@ -399,14 +400,14 @@ class TrainingStep:
 
     # -- what was measured -------------------------------------------------------------------------------------------
 
-    def read_totals(self) -> Reading:
+    def read_totals(self) -> PendingRead:
         """Begins to read the sums of the metrics since :meth:`reset_totals`, and the number of samples.
 
         After a loss that is not finite they stand still, and so do the parameters: the last of the samples counted are
         those of the batch with that loss.
         """
         totals = np.empty(len(self.own_shards) * self._totals, np.float32)
-        return self.device.read_later(self.executor.buffers["totals"], totals)
+        return self.device.memory.read_async(self.executor.buffers["totals"], totals)
 
     def totals(self) -> FloatArray:
         """The same of each shard in turn, on all ranks, once all that was launched is done; all ranks must ask.
@@ -461,7 +462,7 @@ class TrainingStep:
     def gradients(self) -> dict[str, FloatArray]:
         """The gradients of all parameters that are trained, by name."""
         table = self.parameters.table
-        flat = self.device.read(self.executor.buffers["gradients"], max(1, table.trainable_elements))
+        flat = self.device.memory.read(self.executor.buffers["gradients"], max(1, table.trainable_elements))
         return table.unpack_gradients(flat)
 
     def optimizer_state(self, *, is_whole: bool = False) -> dict[str, FloatArray]:
@@ -471,12 +472,13 @@ class TrainingStep:
         """
         table = self.parameters.table
         slots = {
-            slot: self.device.read(self._slot(slot), table.trainable_elements) for slot in self.optimizer.state_slots
+            slot: self.device.memory.read(self._slot(slot), table.trainable_elements)
+            for slot in self.optimizer.state_slots
         }
         if self.average is not None or is_whole:
-            slots[_PARAMETERS] = self.device.read(self.parameters.buffer, table.elements)
+            slots[_PARAMETERS] = self.device.memory.read(self.parameters.buffer, table.elements)
         if self.average is not None and is_whole:
-            slots[_AVERAGES] = self.device.read(self.result.buffer, table.elements)
+            slots[_AVERAGES] = self.device.memory.read(self.result.buffer, table.elements)
         return slots
 
     def restore(self, number: int, optimizer_state: Mapping[str, FloatArray]) -> bool:
@@ -497,7 +499,7 @@ class TrainingStep:
         self.number = number
         places = {_PARAMETERS: self.parameters.buffer, _AVERAGES: self.result.buffer}
         for slot, values in optimizer_state.items():
-            self.device.write(places[slot] if slot in places else self._slot(slot), values)
+            self.device.memory.write(places[slot] if slot in places else self._slot(slot), values)
         for parameters in {self.parameters, self.result}:
             parameters.changed()
         return is_whole

@@ -16,8 +16,12 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
-from blobnet.device.device import BUILD_OPTIONS, Device
+from blobnet.device.compiler import BUILD_OPTIONS, Compiler
+from blobnet.device.device import Device
 from blobnet.device.discovery import DeviceInfo, choose, devices
+from blobnet.device.memory import Memory
+from blobnet.device.programs import Programs
+from blobnet.device.queue import Queue
 from blobnet.errors import BuildError, DeviceError
 from blobnet.hardware.device_model import Answers, model_of
 from tests.amd.code_object import CodeObject
@@ -65,10 +69,6 @@ class MachineDevice(Device):
         DeviceError: the compiler or its libraries are not installed, or the device is no CPU.
     """
 
-    builds_in_children = False
-    is_host = False
-    reads_host = False
-
     def __init__(self, info: DeviceInfo | str | None = None, lanes: int = 32) -> None:
         if (absent := missing()) is not None:
             raise DeviceError(TARGET, absent)
@@ -77,18 +77,31 @@ class MachineDevice(Device):
             raise DeviceError(TARGET, "a CPU device must lend its memory", device=host.name)
         answers = ANSWERS[lanes]
         own = replace(host, name=answers.name, kind="gpu", platform=answers.platform, driver="tests/amd")
-        vars(own).update(answers=answers, model=model_of(answers))
+        vars(own).update(answers=answers, model=model_of(answers), reads_host=False)
         super().__init__(own)
         self.lanes = lanes
-        self._enqueue = None
         self.counts_traffic, self.sampled = False, 1
         self.counts: Counts | None = None
+        self.queue = _Queue(self)
+        self.memory = Memory(self.queue)
+        self.programs = _Programs(self.queue.context, own)
+        self.programs.compiler = _Compiler(self.queue.context, own, lanes)
 
-    def _build(self, source: str, digest: str, what: str) -> Any:
+
+class _Compiler(Compiler):
+    def __init__(self, context: cl.Context, info: DeviceInfo, lanes: int) -> None:
+        super().__init__(context, info)
+        self._lanes = lanes
+
+    def build(self, source: str, digest: str, what: str) -> Any:
         try:
-            return CodeObject(compiled(self._preamble + source, BUILD_OPTIONS, self.lanes))
+            return CodeObject(compiled(self.preamble + source, BUILD_OPTIONS, self._lanes))
         except (CompileError, UnknownInstructionError, ValueError) as error:
             raise BuildError(what, f"{TARGET} must build the kernel", cause=error) from error
+
+
+class _Programs(Programs):
+    builds_in_children = False
 
     def kernel(self, source: str, entry: str, what: str) -> Any:
         code: Any = self.build(source, what)
@@ -96,12 +109,23 @@ class MachineDevice(Device):
             raise BuildError(what, f"{TARGET} must find the kernel {entry!r} in the program")
         return MachineKernel(code, entry)
 
+
+class _Queue(Queue):
+    def __init__(self, device: MachineDevice) -> None:
+        super().__init__(device.queue.context, device.info)
+        self._device, self._enqueue = device, None
+
     def set_argument(self, kernel: Any, index: int, value: Any) -> None:
         kernel.arguments[index] = value
 
-    def _launch_with_event(
-        self, queue: cl.CommandQueue, kernel: Any, global_size: Sequence[int], local_size: Sequence[int] | None
+    def launch(
+        self,
+        kernel: Any,
+        global_size: Sequence[int],
+        local_size: Sequence[int] | None,
+        queue: cl.CommandQueue | None = None,
     ) -> cl.Event:
+        device, queue = self._device, queue or self.handle
         self.transfers.finish()
         values = [kernel.arguments[index] for index in range(len(kernel.arguments))]
         buffers = {value.int_ptr: value for value in values if isinstance(value, cl.Buffer)}
@@ -109,10 +133,11 @@ class MachineDevice(Device):
             mapped = {key: stack.enter_context(_mapped(queue, buffer)) for key, buffer in buffers.items()}
             given = [mapped[value.int_ptr].ctypes.data if isinstance(value, cl.Buffer) else value for value in values]
             regions = [(memory.ctypes.data, memory.nbytes) for memory in mapped.values()]
-            traffic = Traffic(banks=self.model.banks // 2, line=self.model.cache_line) if self.counts_traffic else None
+            model = device.model
+            traffic = Traffic(banks=model.banks // 2, line=model.cache_line) if device.counts_traffic else None
             sizes = global_size, local_size or (1, 1, 1)
             try:
-                self.counts = run(kernel.code, kernel.function_name, given, *sizes, regions, traffic, self.sampled)
+                device.counts = run(kernel.code, kernel.function_name, given, *sizes, regions, traffic, device.sampled)
             except LaunchError as error:
                 raise DeviceError(TARGET, f"{kernel.function_name} must launch", cause=error) from error
         return cl.enqueue_marker(queue)

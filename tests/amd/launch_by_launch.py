@@ -76,7 +76,7 @@ def compare(name: str, shape: tuple[int, ...], batch_size: int, lanes: int) -> l
 def whole(executor: Executor, storage: str) -> np.ndarray:
     """A storage's buffer as floats, whatever it holds."""
     buffer = executor.buffer_of(storage)
-    values: np.ndarray = executor.device.read(buffer, buffer.size // 4)
+    values: np.ndarray = executor.device.memory.read(buffer, buffer.size // 4)
     return values
 
 

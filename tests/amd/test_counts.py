@@ -61,15 +61,19 @@ def test_bytes_lines_and_conflicts_of_random_addresses(width: int) -> None:
     device = MachineDevice()
     device.counts_traffic = True
     kind = f"float{width}" if width > 1 else "float"
-    kernel = device.kernel(
+    kernel = device.programs.kernel(
         f"#define TYPE {kind}\n#define SUM(v) {SUMS[width]}\n{SOURCE}", "gathered", "kernel gathered"
     )
-    buffers = [device.allocate(4 << 12), device.allocate(places.nbytes), device.allocate(cells.nbytes)]
-    device.write(buffers[1], places)
-    device.write(buffers[2], cells)
+    buffers = [
+        device.memory.allocate(4 << 12),
+        device.memory.allocate(places.nbytes),
+        device.memory.allocate(cells.nbytes),
+    ]
+    device.memory.write(buffers[1], places)
+    device.memory.write(buffers[2], cells)
     for index, value in enumerate([*buffers, np.int32(STEPS)]):
-        device.set_argument(kernel, index, value)
-    device.prepare(kernel, (groups * GROUP,), (GROUP,))()
+        device.queue.set_argument(kernel, index, value)
+    device.queue.prepare(kernel, (groups * GROUP,), (GROUP,))()
 
     counts = device.counts
     assert counts is not None
@@ -100,12 +104,12 @@ def test_a_sample_of_equal_groups_counts_for_all() -> None:
     for sampled in (1, 5):
         device = MachineDevice()
         device.counts_traffic, device.sampled = True, sampled
-        kernel, to = device.kernel(source, "doubled", "kernel doubled"), device.allocate(4 * 64 * 50)
-        device.write(to, np.ones(64 * 50, np.float32))
-        device.set_argument(kernel, 0, to)
-        device.prepare(kernel, (64 * 50,), (64,))()
+        kernel, to = device.programs.kernel(source, "doubled", "kernel doubled"), device.memory.allocate(4 * 64 * 50)
+        device.memory.write(to, np.ones(64 * 50, np.float32))
+        device.queue.set_argument(kernel, 0, to)
+        device.queue.prepare(kernel, (64 * 50,), (64,))()
         found.append(device.counts)
-        ran = (device.read(to, 64 * 50) == 2).reshape(50, 64)
+        ran = (device.memory.read(to, 64 * 50) == 2).reshape(50, 64)
         assert (ran.all(1) == ran.any(1)).all()
         assert ran.any(1).sum() == 50 if sampled == 1 else 1 <= ran.any(1).sum() < 25
     assert found[0] == found[1]

@@ -44,10 +44,10 @@ def test_a_store_outside_the_buffers_is_named() -> None:
 
     device = MachineDevice()
     source = "__kernel void far(__global float *to) { to[get_global_id(0) + 1000000] = 1; }"
-    kernel = device.kernel(source, "far", "kernel far")
-    device.set_argument(kernel, 0, device.allocate(64))
+    kernel = device.programs.kernel(source, "far", "kernel far")
+    device.queue.set_argument(kernel, 0, device.memory.allocate(64))
     with pytest.raises(DeviceError, match=r"outside all buffers of the launch.*global_store_b32"):
-        device.prepare(kernel, (32,), (32,))()
+        device.queue.prepare(kernel, (32,), (32,))()
 
 
 @pytest.mark.parametrize("barrier", ["barrier(CLK_LOCAL_MEM_FENCE);", ""])
@@ -63,7 +63,7 @@ def test_a_missing_barrier_shows(monkeypatch: pytest.MonkeyPatch, barrier: str) 
         {barrier}
         to[get_local_id(0)] = kept[127 - get_local_id(0)];
     }}"""
-    kernel, to = device.kernel(source, "turned", "kernel turned"), device.allocate(512)
-    device.set_argument(kernel, 0, to)
-    device.prepare(kernel, (128,), (128,))()
-    assert np.array_equal(device.read(to, 128), np.arange(128)[::-1]) == bool(barrier)
+    kernel, to = device.programs.kernel(source, "turned", "kernel turned"), device.memory.allocate(512)
+    device.queue.set_argument(kernel, 0, to)
+    device.queue.prepare(kernel, (128,), (128,))()
+    assert np.array_equal(device.memory.read(to, 128), np.arange(128)[::-1]) == bool(barrier)

@@ -10,7 +10,7 @@ from blobnet.contraction import function
 from blobnet.contraction.lowering import lower
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.source import program_text
-from blobnet.device.device import BUILD_OPTIONS
+from blobnet.device.compiler import BUILD_OPTIONS
 from blobnet.hardware.device_model import model_of
 from tests.amd.compiler import compiled, missing
 

@@ -44,21 +44,21 @@ def main() -> None:
 
     device = Device(arguments.device)
     if arguments.with_events:
-        device._enqueue = None
+        device.queue._enqueue = None
     bench = CaseBench(device, layer_cases.parse(arguments.case), arguments.batch_size)
-    spin = device.kernel(_SPIN, "spin", "the launch that goes first")
-    value = device.allocate(4)
+    spin = device.programs.kernel(_SPIN, "spin", "the launch that goes first")
+    value = device.memory.allocate(4)
 
     def seconds(rounds: int, repeats: int) -> tuple[float, float]:
         """Wall seconds in all, and until the host was done."""
         spin.set_args(value, np.int32(rounds))
-        device.finish()
+        device.queue.finish()
         start = time.perf_counter()
-        device.prepare(spin, (1,), (1,))()
+        device.queue.prepare(spin, (1,), (1,))()
         for index in range(repeats):
             bench.launch(arguments.phase, index)
         enqueued = time.perf_counter() - start
-        device.finish()
+        device.queue.finish()
         return time.perf_counter() - start, enqueued
 
     seconds(1000, 1)

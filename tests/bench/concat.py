@@ -57,7 +57,7 @@ def main() -> None:
     print(f"{device.info}\n{options.model}, 3x{options.size}x{options.size}, batch {options.batch_size}")
     together = NetworkBench(device, model, options.batch_size)
     apart = copying(device, model, options.batch_size)
-    timing = together.measure(TRAINING, options.repeats, partial(burst, apart.train, device.finish))
+    timing = together.measure(TRAINING, options.repeats, partial(burst, apart.train, device.queue.finish))
     assert timing.torch is not None
     assert timing.ratio is not None
     print(line("in place", together, timing.seconds))

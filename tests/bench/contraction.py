@@ -69,11 +69,11 @@ class Rival:
     def burst(self, length: int) -> float:
         """Seconds of one of so many repeats."""
         self.sets[-1].launch()
-        self.device.finish()
+        self.device.queue.finish()
         start = time.perf_counter()
         for repeat in range(length):
             self.sets[repeat % len(self.sets)].launch()
-        self.device.finish()
+        self.device.queue.finish()
         return (time.perf_counter() - start) / length
 
 

@@ -46,8 +46,8 @@ def network_runs(subject: str, device: Device, batch_size: int) -> Iterator[tupl
     shape = (3, int(size), int(size)) if size else (1, 28, 28)
     bench = NetworkBench(device, find_model(name).build(shape, 1000 if size == "224" else 10, (), 0), batch_size)
     if device.storage == FLOAT32:
-        yield "training", partial(burst, bench.train, device.finish)
-    yield "inference", partial(burst, bench.predict, device.finish)
+        yield "training", partial(burst, bench.train, device.queue.finish)
+    yield "inference", partial(burst, bench.predict, device.queue.finish)
 
 
 def case_runs(case: Case, device: Device, batch_size: int) -> Iterator[tuple[str, Run]]:

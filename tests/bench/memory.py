@@ -54,7 +54,7 @@ def main() -> None:
         model = getattr(models, name)((3, 224, 224), 1000)
         bench = NetworkBench(device, model, options.batch_size)
         bench.train()
-        device.finish()
+        device.queue.finish()
         first, later = torch_peaks(model, bench)
         ours = bench.step.bytes
         print(

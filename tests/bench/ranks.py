@@ -74,7 +74,7 @@ def train(settings: dict[str, Any]) -> None:
 
         def step_end(self, progress: Progress) -> None:
             if progress.trainer.step.number in settings.get("timed", ()):
-                progress.trainer.step.device.finish()
+                progress.trainer.step.device.queue.finish()
                 self.ends.append(time.perf_counter())
 
         def epoch_end(self, progress: Progress) -> None:

@@ -225,7 +225,7 @@ def build(device: Device, programs: Iterable[tuple[Program, str]]) -> None:
             operands = {name: Array(name, size) for name, size in lowered.elements.items()}
             names = ", ".join(tensor.name for tensor in text.outputs)
             sources += [call.assemble() for call in launches(lowered, operands, f"contraction {names}")]
-    device.build_ahead(dict.fromkeys(sources))
+    device.programs.build_ahead(dict.fromkeys(sources))
 
 
 _ROW = "  {:<22}{:>10}{:>9}{:>9}{:>7}{:>8}{:>8}  {}"

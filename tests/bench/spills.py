@@ -60,7 +60,7 @@ from blobnet.contraction.lowering import lower
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.source import program_text
 from blobnet.contraction.training import passes
-from blobnet.device.device import BUILD_OPTIONS, preamble
+from blobnet.device.compiler import BUILD_OPTIONS, preamble
 from blobnet.device.tuning import Tunings
 from blobnet.examination import layer_cases
 from blobnet.hardware.device_model import Answers, DeviceModel, model_of

@@ -20,6 +20,7 @@ from blobnet.bench.roofline import Roofline
 from blobnet.command_line import first_step
 from blobnet.command_line.bench_text import kernel_text, short, tile
 from blobnet.device.device import Device
+from blobnet.device.discovery import DeviceInfo
 from blobnet.errors import BlobnetError
 from blobnet.examination import layer_cases
 from blobnet.examination.layer_cases import Work, parse
@@ -172,9 +173,9 @@ def test_a_roofline_is_timed_as_layers_are(device: Device, is_host: bool, monkey
         macros={"LANES": 1, "CHAINS": 1, "STEPS": 1},
         tunables=device.tuning.of("bench/peak"),
     )
-    monkeypatch.setattr(Device, "is_host", is_host)
+    monkeypatch.setattr(DeviceInfo, "is_host", is_host)
     monkeypatch.setattr(roofline, "event_seconds", lambda event: 5.0 if event.profile.end else 0.0)
-    seconds = roofline._seconds(device, call, {"result": device.allocate(4)}, 1)
+    seconds = roofline._seconds(device, call, {"result": device.memory.allocate(4)}, 1)
     assert (seconds == 5.0) != is_host
     assert seconds > 0
 

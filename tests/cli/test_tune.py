@@ -20,6 +20,7 @@ from blobnet.bench.tuner import Tuner, _Arena, jobs_of
 from blobnet.data.samples import sources_for
 from blobnet.device import tuning
 from blobnet.device.device import Device
+from blobnet.device.programs import Programs
 from blobnet.device.tuning import LEVELS, Tunings, Winner
 from blobnet.errors import BlobnetWarning, BuildError, DeviceError
 from blobnet.examination import layer_cases
@@ -363,7 +364,7 @@ def test_no_room_to_check_is_no_fault(fresh: Device, monkeypatch: pytest.MonkeyP
 
     def no_room(self: _Arena, task: Task, way: Variant) -> None:
         if way.variant == "large":
-            fresh.allocate(1 << 60)
+            fresh.memory.allocate(1 << 60)
         verify(self, task, way)
 
     monkeypatch.setattr(_Arena, "verify", no_room)
@@ -458,14 +459,14 @@ def test_wide_reaches_beyond_what_costs_nothing(fresh: Device, monkeypatch: pyte
 
 def test_what_is_measured_and_checked_is_built_ahead(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     times(monkeypatch)
-    ahead, built, build = set[str](), set[str](), Device.build
+    ahead, built, build = set[str](), set[str](), Programs.build
 
-    def noted(self: Device, source: str, what: str) -> object:
+    def noted(self: Programs, source: str, what: str) -> object:
         built.add(source)
         return build(self, source, what)
 
-    monkeypatch.setattr(Device, "build_ahead", lambda _, sources, *others: ahead.update(sources))
-    monkeypatch.setattr(Device, "build", noted)
+    monkeypatch.setattr(Programs, "build_ahead", lambda _, sources, *others: ahead.update(sources))
+    monkeypatch.setattr(Programs, "build", noted)
     tune(fresh)
     assert built
     assert built <= ahead

@@ -305,7 +305,7 @@ def test_a_plan_goes_without_what_its_driver_does_not_build(device: Device, monk
     layer = _Contracted(text=text, shape=Shape(8, 8, 8), weight=(8, 8), spare=0, name="torn")
     model = bn.Sequential([layers.Input(8, 8, 8), layer])
     x = np.random.default_rng(0).standard_normal((3, 8, 8, 8)).astype(np.float32)
-    build, marked, refused = device.build, [], []
+    build, marked, refused = device.programs.build, [], []
 
     def refuse(source: str, what: str) -> object:
         """Refuses what is made first, whatever this device has: vectors, or groups of threads."""
@@ -314,7 +314,7 @@ def test_a_plan_goes_without_what_its_driver_does_not_build(device: Device, monk
             raise BuildError(what, "not this one")
         return build(source, what)
 
-    monkeypatch.setattr(device, "build", refuse)
+    monkeypatch.setattr(device.programs, "build", refuse)
     monkeypatch.setattr(device.tunings, "mark_broken", lambda *names: marked.extend(names))
     with pytest.warns(BlobnetWarning, match=r"compiled R:[0-9a-f]{8}: .* must build the kernels of this variant"):
         found = model.predict(x, device=device)
@@ -329,11 +329,8 @@ def test_a_plan_goes_without_several_kernels_of_a_program(device: Device, monkey
     model = bn.Sequential([layers.Input(3, 9, 33), layers.ConvTranspose2D(4, 3, stride=2, name="up")])
     x = np.random.default_rng(0).standard_normal((3, 3, 9, 33)).astype(np.float32)
     expected = model.predict(x, device=device)
-    build, marked, simple = (
-        device.build,
-        [],
-        "__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void\ncontraction_",
-    )
+    build, marked = device.programs.build, []
+    simple = "__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void\ncontraction_"
 
     def refuse(source: str, what: str) -> object:
         is_vector = re.search(r"^// .*vector \w+ \d", source, re.MULTILINE)
@@ -341,7 +338,7 @@ def test_a_plan_goes_without_several_kernels_of_a_program(device: Device, monkey
             raise BuildError(what, "not these")
         return build(source, what)
 
-    monkeypatch.setattr(device, "build", refuse)
+    monkeypatch.setattr(device.programs, "build", refuse)
     monkeypatch.setattr(device.tunings, "mark_broken", lambda *names: marked.extend(names))
     with pytest.warns(BlobnetWarning, match=r"must build the kernels of this variant"):
         found = model.predict(x[:2], batch_size=2, device=device)

@@ -66,16 +66,16 @@ def run_lowered(device: Device, lowered: LoweredProgram, arrays: dict[str, np.nd
     for name, layout in lowered.layouts.items():
         memory = np.full(layout.elements, np.nan, np.float32)
         memory[MARGIN:-MARGIN] = 0
-        device.write(compiled.buffers[name], memory)
+        device.memory.write(compiled.buffers[name], memory)
     for tensor in lowered.program.inputs:
         layout = lowered.layouts[tensor.name]
         memory = layout.filled(arrays[tensor.name])
         memory[:MARGIN] = memory[layout.elements - MARGIN :] = np.nan
-        device.write(compiled.buffers[tensor.name], memory)
+        device.memory.write(compiled.buffers[tensor.name], memory)
     compiled.launch()
     results = compiled.read()
     for name, layout in lowered.layouts.items():
-        memory = device.read(compiled.buffers[name], layout.elements)
+        memory = device.memory.read(compiled.buffers[name], layout.elements)
         layout.view(memory)[...] = 0
         assert np.isnan(memory[:MARGIN]).all(), name
         assert np.isnan(memory[layout.elements - MARGIN :]).all(), name
@@ -260,14 +260,14 @@ def test_calls_take_integers_and_keep_what_they_compiled(device: Device) -> None
 def test_a_driver_that_refuses_a_kernel_gets_a_simple_one(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     from blobnet.execution import contractions
 
-    kernel = device.kernel
+    kernel = device.programs.kernel
 
     def refuse(source: str, entry: str, what: str) -> object:
         if "float8" in source or "float4" in source:
             raise BuildError(what, "no vectors here")
         return kernel(source, entry, what)
 
-    monkeypatch.setattr(device, "kernel", refuse)
+    monkeypatch.setattr(device.programs, "kernel", refuse)
     program = function("O[n, m] = +(A[n, k] * B[k, m])").program(A=(3, 4), B=(4, 8))
     arrays = {"A": np.arange(12).reshape(3, 4), "B": np.arange(32).reshape(4, 8)}
     vectors = Schedule.parse("tile m 1x1x8; vector m 8")

@@ -265,8 +265,8 @@ def test_devices_without_a_cache_share_what_is_built(tmp_path: Path, monkeypatch
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     first, second = Device(), Device()
-    assert first._folder == second._folder
-    assert tmp_path not in first._folder.parents
+    assert first.programs.compiler.folder == second.programs.compiler.folder
+    assert tmp_path not in first.programs.compiler.folder.parents
 
 
 #: Looks for the system's drivers in another folder.

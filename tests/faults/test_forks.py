@@ -21,7 +21,7 @@ model = bn.Sequential([layers.Input(8), layers.Dense(4)], seed=1)
 x = np.ones((300, 8), np.float32)
 expected = model.predict(x).tobytes()
 device = model.device_for(None)
-buffer = device.allocate(4)
+buffer = device.memory.allocate(4)
 references = sys.getrefcount(buffer)
 done = False
 def work():
@@ -31,8 +31,8 @@ thread = threading.Thread(target=work)
 thread.start()
 attempts = [
     lambda: model.predict(x), lambda: model.fit(x, np.zeros(300, np.int32), verbose=False), lambda: Device(),
-    lambda: bn.Sequential([layers.Input(8), layers.Dense(4)]).predict(x), lambda: device.read(buffer, 1),
-    lambda: device.build("__kernel void f() {}", "a kernel"), lambda: bn.load(sys.argv[1]) and None,
+    lambda: bn.Sequential([layers.Input(8), layers.Dense(4)]).predict(x), lambda: device.memory.read(buffer, 1),
+    lambda: device.programs.build("__kernel void f() {}", "a kernel"), lambda: bn.load(sys.argv[1]) and None,
     lambda: sys.getrefcount(buffer) > references or os._exit(10),  # Nothing frees it here.
 ]
 for attempt in attempts * 2:

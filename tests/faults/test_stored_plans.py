@@ -47,7 +47,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def another(device: Device, folder: Path | None = None) -> Device:
     """As in the next process."""
     other = Device(device.info)
-    other._folder = folder or device._folder
+    other.programs.compiler.folder = folder or device.programs.compiler.folder
     return other
 
 
@@ -101,7 +101,7 @@ def test_a_damaged_plan_and_one_of_other_files(
 ) -> None:
     graph = network().graph
     wanted = plan_for(fresh, graph, 2)
-    (path,) = fresh._folder.glob("*.plan")
+    (path,) = fresh.programs.compiler.folder.glob("*.plan")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(BlobnetWarning, match=r"\.plan: an entry of the cache must be as it was written"):
         assert plan_for(another(fresh), graph, 2) == wanted

@@ -47,13 +47,13 @@ __kernel void all_of_them(__global const float *x, __global float *y, const int 
 
 
 def run(device: Device, program: Any, name: str, x: np.ndarray) -> np.ndarray:
-    source, target = device.allocate(4 * len(x)), device.allocate(16 * len(x))
-    device.write(source, x)
+    source, target = device.memory.allocate(4 * len(x)), device.memory.allocate(16 * len(x))
+    device.memory.write(source, x)
     kernel = cl.Kernel(program, name)
     count = len(x) - 4
     kernel.set_args(source, target, np.int32(count))
-    cl.enqueue_nd_range_kernel(device.queue, kernel, (count,), (4,)).wait()
-    return device.read(target, 4 * count)
+    cl.enqueue_nd_range_kernel(device.queue.handle, kernel, (count,), (4,)).wait()
+    return device.memory.read(target, 4 * count)
 
 
 def needs_header(device: Device) -> None:
@@ -72,8 +72,8 @@ def test_the_same_bits_as_with_the_whole_header(device: Device) -> None:
     options = ["-cl-std=CL1.2", "-cl-mad-enable"]
     short = declared(SOURCE)
     assert short is not None
-    found = run(device, cl.Program(device.context, short).build([*options, WITHOUT_HEADER]), "all_of_them", x)
-    wanted = run(device, cl.Program(device.context, SOURCE).build(options), "all_of_them", x)
+    found = run(device, cl.Program(device.queue.context, short).build([*options, WITHOUT_HEADER]), "all_of_them", x)
+    wanted = run(device, cl.Program(device.queue.context, SOURCE).build(options), "all_of_them", x)
     assert found.tobytes() == wanted.tobytes()
     assert np.isfinite(found).mean() > 0.5
 
@@ -93,17 +93,17 @@ def test_what_kernels_call_is_declared() -> None:
 
 def test_what_is_not_declared_is_built_with_the_whole_header(device: Device) -> None:
     source = "__kernel void angle(__global float *x) { x[0] = atan2(x[1], x[2]); }\n"
-    buffer = device.allocate(12)
-    device.write(buffer, np.array([0, 3, 4], np.float32))
-    kernel = device.kernel(source, "angle", "a test")
+    buffer = device.memory.allocate(12)
+    device.memory.write(buffer, np.array([0, 3, 4], np.float32))
+    kernel = device.programs.kernel(source, "angle", "a test")
     kernel.set_args(buffer)
-    cl.enqueue_nd_range_kernel(device.queue, kernel, (1,), None).wait()
-    np.testing.assert_allclose(device.read(buffer, 3)[0], np.arctan2(3, 4), rtol=1e-6)
+    cl.enqueue_nd_range_kernel(device.queue.handle, kernel, (1,), None).wait()
+    np.testing.assert_allclose(device.memory.read(buffer, 3)[0], np.arctan2(3, 4), rtol=1e-6)
 
 
 def test_errors_are_of_the_source_itself(device: Device) -> None:
     with pytest.raises(BuildError) as caught:
-        device.build("\n\n__kernel void wrong(__global float *x) { x[0] = exp(no_such_name); }\n", "a test")
+        device.programs.build("\n\n__kernel void wrong(__global float *x) { x[0] = exp(no_such_name); }\n", "a test")
     assert "no_such_name" in str(caught.value)
     if "Portable" in device.info.platform:
         assert WITHOUT_HEADER not in str(caught.value)

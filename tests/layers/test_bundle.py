@@ -11,6 +11,7 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.device.bundle import bundled
+from blobnet.device.compiler import Compiler
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning
 from blobnet.implementations import IMPLEMENTATIONS
@@ -68,7 +69,7 @@ def test_sources_have_their_names_and_macros_for_themselves(device: Device) -> N
 @pytest.mark.filterwarnings("ignore:Non-empty compiler output")
 def test_every_kernel_can_be_in_a_bundle(device: Device) -> None:
     """None has a name that goes by unseen, so that the compiler finds it twice."""
-    if device._driver.most_bundled == 1:
+    if device.programs.compiler.traits.most_bundled == 1:
         pytest.skip("this driver gets each source alone")
     tunings = [tuning_for("cpu"), *(tuning_for("cpu", only={name}) for name in IMPLEMENTATIONS)]
     texts: dict[str, list[str]] = {}
@@ -78,13 +79,15 @@ def test_every_kernel_can_be_in_a_bundle(device: Device) -> None:
             known.append(text)
     found = [text for known in texts.values() for text in known]
     assert len(texts) > 50
-    for start in range(0, len(found), device._driver.most_bundled):
-        some = found[start : start + device._driver.most_bundled]
-        device._from_source(device._preamble + bundled({f"_{number}": text for number, text in enumerate(some)}))
+    for start in range(0, len(found), device.programs.compiler.traits.most_bundled):
+        some = found[start : start + device.programs.compiler.traits.most_bundled]
+        device.programs.compiler.from_source(
+            device.programs.compiler.preamble + bundled({f"_{number}": text for number, text in enumerate(some)})
+        )
 
 
 def test_a_bundle_computes_the_same_bits(fresh: Device, tmp_path: Path) -> None:
-    if fresh._driver.most_bundled == 1:
+    if fresh.programs.compiler.traits.most_bundled == 1:
         pytest.skip("this driver gets each source alone")
     rng = np.random.default_rng(3)
     x, y = rng.standard_normal((16, 3, 9, 7), dtype=np.float32), rng.integers(0, 5, 16)
@@ -106,9 +109,10 @@ def test_a_bundle_computes_the_same_bits(fresh: Device, tmp_path: Path) -> None:
         return dict(model.weights)
 
     together = trained(fresh)
-    assert list(fresh._folder.glob("*.part")), "there was a bundle"
+    assert list(fresh.programs.compiler.folder.glob("*.part")), "there was a bundle"
     alone = Device(fresh.info)
-    alone._folder, alone._driver = tmp_path, replace(fresh._driver, most_bundled=1)
+    alone.programs.compiler.folder = tmp_path
+    alone.programs.compiler.traits = replace(fresh.programs.compiler.traits, most_bundled=1)
     for name, weights in trained(alone).items():
         np.testing.assert_array_equal(weights, together[name], name)
     assert not list(tmp_path.glob("*.part"))
@@ -117,16 +121,16 @@ def test_a_bundle_computes_the_same_bits(fresh: Device, tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["no such bundle", "no bundle", "a damaged part"])
 def test_a_bundle_that_cannot_be_had_any_more(fresh: Device, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     """Its sources are built anew, once."""
-    if fresh._driver.most_bundled == 1:
+    if fresh.programs.compiler.traits.most_bundled == 1:
         pytest.skip("this driver gets each source alone")
     sources = [source(number) for number in range(3)]
-    fresh.build_ahead(sources)
-    (bundle,) = {fresh._program_of(fresh._digest(text)) for text in sources}
-    part = fresh._part(fresh._digest(sources[0]))
+    fresh.programs.build_ahead(sources)
+    (bundle,) = {fresh.programs.compiler.program_of(fresh.programs.compiler.digest(text)) for text in sources}
+    part = fresh.programs.compiler._part(fresh.programs.compiler.digest(sources[0]))
     if damage == "no such bundle":
         write_entry(part, b"0" * 64)
     elif damage == "no bundle":
-        fresh._record(bundle).unlink()
+        fresh.programs.compiler.record(bundle).unlink()
     else:
         part.write_bytes(part.read_bytes()[:-1])
     following = another(fresh)
@@ -136,21 +140,21 @@ def test_a_bundle_that_cannot_be_had_any_more(fresh: Device, monkeypatch: pytest
     else:
         assert value(following, sources[0]) == 0
     assert [value(following, text) for text in sources] == [0, 1, 2]
-    monkeypatch.setattr(Device, "_from_source", None)
+    monkeypatch.setattr(Compiler, "from_source", None)
     assert [value(another(fresh), text) for text in sources] == [0, 1, 2]
 
 
 def test_a_bundle_that_is_gone_is_built_anew_by_children(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    if fresh._driver.most_bundled == 1:
+    if fresh.programs.compiler.traits.most_bundled == 1:
         pytest.skip("this driver gets each source alone")
     sources = [source(number) for number in range(3)]
-    with fresh.preload_programs("a plan") as needed:
-        fresh.build_ahead(sources)
+    with fresh.programs.preload("a plan") as needed:
+        fresh.programs.build_ahead(sources)
         needed.update(sources)
-    (bundle,) = {fresh._program_of(fresh._digest(text)) for text in sources}
-    fresh._record(bundle).unlink()
+    (bundle,) = {fresh.programs.compiler.program_of(fresh.programs.compiler.digest(text)) for text in sources}
+    fresh.programs.compiler.record(bundle).unlink()
     following, more = another(fresh), [*sources, source(3)]
-    monkeypatch.setattr(Device, "_from_source", None)  # Here; children are processes of their own.
-    with following.preload_programs("a plan"):
-        following.build_ahead(more)
+    monkeypatch.setattr(Compiler, "from_source", None)  # Here; children are processes of their own.
+    with following.programs.preload("a plan"):
+        following.programs.build_ahead(more)
     assert [value(following, text) for text in more] == [0, 1, 2, 3]

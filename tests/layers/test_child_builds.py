@@ -23,8 +23,9 @@ import pytest
 
 from blobnet import Sequential, layers
 from blobnet.device import child_builds, tuning
-from blobnet.device import device as devices
-from blobnet.device.device import Device, Trial
+from blobnet.device.child_builds import Trial
+from blobnet.device.compiler import Compiler
+from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, BuildError
 from blobnet.launch.task import BrokenVariant, Variant
 from blobnet.planning import make_plan
@@ -35,8 +36,9 @@ from blobnet.support.user_cache import cache_folder, write_entry
 #: A child whose compiler fails on some sources.
 FAULTY = """
 import json, os, signal, sys; sys.path[:] = json.loads(sys.argv[1])
-from blobnet.device import device
-compile, built = device.Device._compile, []
+from blobnet.device import child_builds
+from blobnet.device.compiler import Compiler
+compile, built = Compiler.compile, []
 def faulty(self, source, digest):
     if {condition}:
         print("a last word", file=sys.stderr, flush=True)
@@ -44,20 +46,20 @@ def faulty(self, source, digest):
         {death}
     built.append(source)
     return compile(self, source, digest)
-device.Device._compile = faulty
-device.build_for_parent(sys.argv[2])
+Compiler.compile = faulty
+child_builds.build_for_parent(sys.argv[2])
 """
 #: A child that dies where it launches one of two kernels.
 FATAL_LAUNCH = """
 import json, os, signal, sys; sys.path[:] = json.loads(sys.argv[1])
-from blobnet.device import device
-launch = device.Device._try
-def fatal(self, program, trial):
-    if trial.entry == "fall":
+from blobnet.device import child_builds
+launch = child_builds.Trial.launch
+def fatal(self, program, queue):
+    if self.entry == "fall":
         {death}
-    launch(self, program, trial)
-device.Device._try = fatal
-device.build_for_parent(sys.argv[2])
+    launch(self, program, queue)
+child_builds.Trial.launch = fatal
+child_builds.build_for_parent(sys.argv[2])
 """
 #: NOTE: drivers handle SIGSEGV, and go on if nothing is wrong where it came.
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -69,11 +71,11 @@ def source(number: int | str) -> str:
 
 
 def value(device: Device, text: str) -> int:
-    kernel = device.kernel(text, "fill", "a kernel that fills")
-    buffer = device.allocate(4)
+    kernel = device.programs.kernel(text, "fill", "a kernel that fills")
+    buffer = device.memory.allocate(4)
     kernel.set_args(buffer)
-    device.prepare(kernel, (1,), None)()
-    return int(device.read(buffer, 1, np.int32)[0])
+    device.queue.prepare(kernel, (1,), None)()
+    return int(device.memory.read(buffer, 1, np.int32)[0])
 
 
 @pytest.fixture
@@ -82,8 +84,8 @@ def fresh(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> De
     monkeypatch.setattr(tuning, "_folder", lambda: tmp_path / "tunings")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     other = Device(device.info)
-    other._folder = tmp_path / "programs"
-    other._folder.mkdir()
+    other.programs.compiler.folder = tmp_path / "programs"
+    other.programs.compiler.folder.mkdir()
     return other
 
 
@@ -94,59 +96,62 @@ def make_faulty(monkeypatch: pytest.MonkeyPatch, condition: str, death: str = KI
 def test_children_build_and_leave_records(fresh: Device) -> None:
     sources = [source(number) for number in range(9)]
     seen = []
-    fresh.build_ahead([*sources, sources[0], source("nothing")], lambda *state: seen.append(state))
+    fresh.programs.build_ahead([*sources, sources[0], source("nothing")], lambda *state: seen.append(state))
     assert (seen[0], seen[-1]) == ((0, 10), (10, 10))
     assert {later[0] - before[0] for before, later in itertools.pairwise(seen)} <= {*range(1, most_bundled(fresh) + 1)}
-    assert {path.stem for path in fresh._folder.iterdir()} == {*map(fresh._digest, sources)} | programs(fresh, sources)
+    compiler = fresh.programs.compiler
+    found = {path.stem for path in compiler.folder.iterdir()}
+    assert found == {*map(compiler.digest, sources)} | programs(fresh, sources)
     assert [value(fresh, text) for text in sources] == list(range(9))
     with pytest.raises(BuildError, match=r"(?s)must build the kernel\..*nothing"):
-        fresh.build(source("nothing"), "a kernel")
+        fresh.programs.build(source("nothing"), "a kernel")
     seen.clear()
     again = Device(fresh.info)
-    again._folder = fresh._folder
-    again.build_ahead(sources, lambda *state: seen.append(state))
+    again.programs.compiler.folder = fresh.programs.compiler.folder
+    again.programs.build_ahead(sources, lambda *state: seen.append(state))
     assert not seen, "what is on record needs no child"
 
 
 def most_bundled(device: Device) -> int:
     """Sources that are built as one program."""
-    return device._driver.most_bundled
+    return device.programs.compiler.traits.most_bundled
 
 
 def programs(device: Device, sources: list[str]) -> set[str]:
     """The digests of the programs that sources were built in."""
-    return {device._program_of(device._digest(text)) for text in sources}
+    compiler = device.programs.compiler
+    return {compiler.program_of(compiler.digest(text)) for text in sources}
 
 
 def another(device: Device) -> Device:
     """As in the next process."""
     other = Device(device.info)
-    other._folder = device._folder
+    other.programs.compiler.folder = device.programs.compiler.folder
     return other
 
 
 def test_what_a_purpose_needed_is_loaded_beside_the_work(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    if fresh._driver.keeps_programs:
+    if fresh.programs.compiler.traits.keeps_programs:
         pytest.skip("this driver keeps programs itself")
     sources = [source(number) for number in range(20, 24)]
-    with fresh.preload_programs("a plan") as needed:
-        assert not fresh._loading
-        fresh.build_ahead(sources[:3])
+    with fresh.programs.preload("a plan") as needed:
+        assert not fresh.programs._loading
+        fresh.programs.build_ahead(sources[:3])
         needed.update(sources[:3])
-    fresh.build_ahead(sources[3:])
+    fresh.programs.build_ahead(sources[3:])
     following = another(fresh)
-    monkeypatch.setattr(Device, "_from_source", None)  # All that follows has been built.
-    with following.preload_programs("a plan") as needed:
-        loads = dict(following._loading)
+    monkeypatch.setattr(Compiler, "from_source", None)  # All that follows has been built.
+    with following.programs.preload("a plan") as needed:
+        loads = dict(following.programs._loading)
         assert loads.keys() == programs(fresh, sources[:3])
-        following.build_ahead(sources)
+        following.programs.build_ahead(sources)
         needed.update(sources[1:])
-    assert not following._loading
+    assert not following.programs._loading
     (name,) = programs(fresh, sources[:1])
-    assert following._programs.get(sources[0]).program is loads[name].result()
+    assert following.programs.built.get(sources[0]).program is loads[name].result()
     assert [value(following, text) for text in sources] == [20, 21, 22, 23]
-    with following.preload_programs("a plan"):
-        assert not following._loading, "they are there"
+    with following.programs.preload("a plan"):
+        assert not following.programs._loading, "they are there"
     last = another(fresh)
     with last.preload_programs("a plan") as needed:
         assert not last._loading, "nothing was needed the last time"
@@ -155,45 +160,45 @@ def test_what_a_purpose_needed_is_loaded_beside_the_work(fresh: Device, monkeypa
 
 
 def test_a_list_of_programs_that_is_damaged_or_outdated(fresh: Device) -> None:
-    if fresh._driver.keeps_programs:
+    if fresh.programs.compiler.traits.keeps_programs:
         pytest.skip("this driver keeps programs itself")
     sources = [source(number) for number in range(24, 28)]
-    with fresh.preload_programs("a plan") as needed:
-        fresh.build_ahead(sources)
+    with fresh.programs.preload("a plan") as needed:
+        fresh.programs.build_ahead(sources)
         needed.update(sources)
     names = sorted(programs(fresh, sources))
-    fresh._record(names[0]).unlink()
-    write_entry(fresh._record(names[-1]), b"no binary of a program")
+    fresh.programs.compiler.record(names[0]).unlink()
+    write_entry(fresh.programs.compiler.record(names[-1]), b"no binary of a program")
     following = another(fresh)
-    with following.preload_programs("a plan") as needed:
-        assert len(following._loading) == len(names)
-        following.build_ahead(sources)
+    with following.programs.preload("a plan") as needed:
+        assert len(following.programs._loading) == len(names)
+        following.programs.build_ahead(sources)
         needed.update(sources)
     assert [value(following, text) for text in sources] == [24, 25, 26, 27]
-    (fresh._folder / "a plan.programs").write_bytes(b"what somebody else has put there")
+    (fresh.programs.compiler.folder / "a plan.programs").write_bytes(b"what somebody else has put there")
     following = another(fresh)
-    with pytest.warns(match="an entry of the cache must be as it was written"), following.preload_programs("a plan"):
-        assert not following._loading
+    with pytest.warns(match="an entry of the cache must be as it was written"), following.programs.preload("a plan"):
+        assert not following.programs._loading
 
 
 def test_an_error_ends_the_loads(fresh: Device) -> None:
     sources = [source(number) for number in range(20, 24)]
-    with fresh.preload_programs("a plan") as needed:
-        fresh.build_ahead(sources)
+    with fresh.programs.preload("a plan") as needed:
+        fresh.programs.build_ahead(sources)
         needed.update(sources)
     following = another(fresh)
-    with pytest.raises(ZeroDivisionError), following.preload_programs("a plan"):
+    with pytest.raises(ZeroDivisionError), following.programs.preload("a plan"):
         raise ZeroDivisionError
-    assert not following._loading
+    assert not following.programs._loading
     assert [value(following, text) for text in sources] == [20, 21, 22, 23]
 
 
 def test_a_load_that_another_thread_has_given_up(fresh: Device) -> None:
-    fresh.build_ahead([source(28)])
+    fresh.programs.build_ahead([source(28)])
     following, given_up = another(fresh), Future[Any]()
     given_up.cancel()
-    following._loading = {following._digest(source(28)): given_up}  # It was built alone.
-    following.build_ahead([source(28)])
+    following.programs._loading = {following.programs.compiler.digest(source(28)): given_up}  # It was built alone.
+    following.programs.build_ahead([source(28)])
     assert value(following, source(28)) == 28
 
 
@@ -227,7 +232,7 @@ def test_a_terminal_sees_how_far_building_is(fresh: Device, monkeypatch: pytest.
     assert shown() == ""
     model.fit(x, y, device=fresh, verbose=False)
     assert shown() == ""
-    assert list(fresh._folder.iterdir()), "it has built something"
+    assert list(fresh.programs.compiler.folder.iterdir()), "it has built something"
     Sequential([layers.Input(3), layers.Dense(4)]).fit(x, y, device=fresh)
     done = int(re.findall(r"compiling kernels ([1-9]\d*)/", shown())[0])
     assert done <= most_bundled(fresh)
@@ -237,7 +242,7 @@ def test_a_terminal_sees_how_far_building_is(fresh: Device, monkeypatch: pytest.
 def test_a_compiler_that_crashes(fresh: Device, monkeypatch: pytest.MonkeyPatch, death: str, words: str) -> None:
     make_faulty(monkeypatch, "'= 13;' in source or '= 14;' in source", death)
     sources = [source(number) for number in range(10, 20)]
-    fresh.build_ahead(sources)
+    fresh.programs.build_ahead(sources)
     for text in sources:
         if "= 13;" in text or "= 14;" in text:
             with pytest.raises(BuildError) as caught:
@@ -249,7 +254,7 @@ def test_a_compiler_that_crashes(fresh: Device, monkeypatch: pytest.MonkeyPatch,
             )
             assert f"log=\n{words}\na last word" in message
             saved = Path(re.search(r"source=([^,]+\.cl),", message).group(1))
-            assert saved.read_text() == fresh._preamble + text
+            assert saved.read_text() == fresh.programs.compiler.preamble + text
             saved.unlink()
         else:
             assert f"= {value(fresh, text)};" in text
@@ -257,7 +262,8 @@ def test_a_compiler_that_crashes(fresh: Device, monkeypatch: pytest.MonkeyPatch,
 
 def test_a_driver_that_crashes_at_the_first_launch(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Children launch what some drivers compile only then; memory that a launch takes is there, and is 0."""
-    monkeypatch.setattr(fresh, "_driver", replace(fresh._driver, compiles_at_launch=True, most_bundled=1))
+    compiler = fresh.programs.compiler
+    monkeypatch.setattr(compiler, "traits", replace(compiler.traits, compiles_at_launch=True, most_bundled=1))
     if not fresh.is_host:  # What goes astray on another device is that one's error, which no process dies of.
         monkeypatch.setattr(child_builds, "_PROGRAM", FATAL_LAUNCH.format(death=KILL))
     good, bad = (
@@ -267,58 +273,61 @@ def test_a_driver_that_crashes_at_the_first_launch(fresh: Device, monkeypatch: p
     trial = Trial("fill", (1, 1, 1), (None, np.int32(9).tobytes()))
     assert Trial.from_json(json.loads(json.dumps(trial.as_json()))) == trial
     trials = {good: trial, bad: replace(trial, entry="fall")}
-    fresh.build_ahead([good, bad], trials=lambda text: [trials[text]])
-    fresh.build(good, "a kernel")
+    fresh.programs.build_ahead([good, bad], trials=lambda text: [trials[text]])
+    fresh.programs.build(good, "a kernel")
     with pytest.raises(BuildError, match="and crashed in a process of its own"):
-        fresh.build(bad, "a kernel")
-    assert fresh._record(fresh._digest(good)).exists()
-    assert not fresh._record(fresh._digest(bad)).exists(), "the next process must not trust it"
+        fresh.programs.build(bad, "a kernel")
+    assert compiler.record(compiler.digest(good)).exists()
+    assert not compiler.record(compiler.digest(bad)).exists(), "the next process must not trust it"
 
 
 def test_children_leave_nothing_to_compile_to_the_first_launch(fresh: Device) -> None:
-    if not fresh._driver.compiles_at_launch:
+    if not fresh.programs.compiler.traits.compiles_at_launch:
         pytest.skip("this driver compiles when it builds")
     cache = Path(os.environ.get("POCL_CACHE_DIR") or cache_folder().parent / "pocl" / "kcache")
     entry = f"fill_{time.time_ns()}"
     text = source(5).replace("fill", entry)
-    fresh.build_ahead([text], trials=lambda _: [Trial(entry, (1, 1, 1), (None,))])
+    fresh.programs.build_ahead([text], trials=lambda _: [Trial(entry, (1, 1, 1), (None,))])
 
     def compiled() -> list[Path]:
         return list(cache.glob(f"*/*/{entry}/*/*.so"))
 
     assert len(compiled()) == 1
-    kernel = fresh.kernel(text, entry, "a kernel")
-    buffer = fresh.allocate(4)
+    kernel = fresh.programs.kernel(text, entry, "a kernel")
+    buffer = fresh.memory.allocate(4)
     kernel.set_args(buffer)
-    fresh.prepare(kernel, (1, 1, 1), (1, 1, 1))()
-    fresh.finish()
+    fresh.queue.prepare(kernel, (1, 1, 1), (1, 1, 1))()
+    fresh.queue.finish()
     assert len(compiled()) == 1
 
 
 def test_a_source_is_not_blamed_for_what_came_before_it(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     make_faulty(monkeypatch, "len(built) == 2")
-    monkeypatch.setattr(devices, "_SOURCES_OF_A_CHILD", 100)
-    monkeypatch.setattr(fresh, "_driver", replace(fresh._driver, most_bundled=1))
+    monkeypatch.setattr(child_builds, "_SOURCES_OF_A_CHILD", 100)
+    compiler = fresh.programs.compiler
+    monkeypatch.setattr(compiler, "traits", replace(compiler.traits, most_bundled=1))
     sources = [source(number) for number in range(20, 27)]
-    fresh.build_ahead(sources)
-    assert not fresh._crashed
-    assert len(list(fresh._folder.iterdir())) == len(sources)
+    fresh.programs.build_ahead(sources)
+    assert not fresh.programs.compiler.crashed
+    assert len(list(fresh.programs.compiler.folder.iterdir())) == len(sources)
 
 
 def test_children_that_died_while_they_waited_blame_nobody(fresh: Device) -> None:
     if not fresh.is_host:
         pytest.skip("children of GPUs do not wait")
     child_builds._IDLE.close()
-    fresh.build_ahead([source(number) for number in range(70, 80)])
+    fresh.programs.build_ahead([source(number) for number in range(70, 80)])
     waiting = list(child_builds._IDLE._children)
     assert waiting
     for child in waiting:
         child.kill()
         child._process.wait()
-    fresh.build_ahead([source(number) for number in range(80, 84)])
-    assert not fresh._crashed
+    fresh.programs.build_ahead([source(number) for number in range(80, 84)])
+    assert not fresh.programs.compiler.crashed
     sources = [source(number) for number in range(70, 84)]
-    assert {path.stem for path in fresh._folder.iterdir()} == {*map(fresh._digest, sources)} | programs(fresh, sources)
+    compiler = fresh.programs.compiler
+    found = {path.stem for path in compiler.folder.iterdir()}
+    assert found == {*map(compiler.digest, sources)} | programs(fresh, sources)
 
 
 @pytest.mark.parametrize("cause", ["no interpreter", "no device", "a dead compiler"])
@@ -329,8 +338,8 @@ def test_where_no_child_works_programs_are_built_here(
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
     else:
         monkeypatch.setattr(child_builds, "_PROGRAM", "raise SystemExit(4)" if cause == "no device" else KILL)
-    fresh.build_ahead([source(number) for number in range(30, 40)])
-    assert not fresh._crashed
+    fresh.programs.build_ahead([source(number) for number in range(30, 40)])
+    assert not fresh.programs.compiler.crashed
     assert value(fresh, source(33)) == 33
 
 
@@ -348,9 +357,10 @@ def test_ctrl_c_ends_the_children(fresh: Device, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Child, "__init__", noted)
     make_faulty(monkeypatch, "'= 41;' in source or '= 42;' in source", "import time; time.sleep(1000)")
-    monkeypatch.setattr(fresh, "_driver", replace(fresh._driver, most_bundled=1))  # Who is done would be kept.
+    compiler = fresh.programs.compiler
+    monkeypatch.setattr(compiler, "traits", replace(compiler.traits, most_bundled=1))  # Who is done would be kept.
     with pytest.raises(KeyboardInterrupt):
-        fresh.build_ahead([source(number) for number in range(40, 50)], interrupt)
+        fresh.programs.build_ahead([source(number) for number in range(40, 50)], interrupt)
     deadline = time.monotonic() + 20
     while any(child.poll() is None for child in children) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -366,8 +376,8 @@ def test_children_look_for_modules_where_their_parent_does(
     (tmp_path / "numpy.py").write_text("raise SystemExit('the wrong NumPy')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    fresh.build_ahead([source(50)])
-    assert len(list(fresh._folder.iterdir())) == 1
+    fresh.programs.build_ahead([source(50)])
+    assert len(list(fresh.programs.compiler.folder.iterdir())) == 1
 
 
 def test_a_variant_that_crashes_the_compiler_is_left_out(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,16 +439,16 @@ def test_children_go_home(fresh: Device, monkeypatch: pytest.MonkeyPatch, are_ke
 
     monkeypatch.setattr(Child, "__init__", noted)
     child_builds._IDLE.close()
-    assert fresh.keeps_children == fresh.is_host
-    fresh.keeps_children = are_kept
-    fresh.build_ahead([source(60)])
+    assert fresh.programs.keeps_children == fresh.is_host
+    fresh.programs.keeps_children = are_kept
+    fresh.programs.build_ahead([source(60)])
     assert len(files) == 3
     (child,) = child_builds._IDLE._children if are_kept else [None]
     assert bool(still_open()) == are_kept
-    fresh.build_ahead([source(61)])
+    fresh.programs.build_ahead([source(61)])
     assert child_builds._IDLE._children == [child] * are_kept
     monkeypatch.setattr(child_builds, "_PATIENCE", 0.01)
-    fresh.build_ahead([source(number) for number in range(62, 70)])
+    fresh.programs.build_ahead([source(number) for number in range(62, 70)])
     deadline = time.monotonic() + 20
     while (child_builds._IDLE._children or still_open()) and time.monotonic() < deadline:
         time.sleep(0.02)

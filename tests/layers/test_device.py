@@ -14,9 +14,13 @@ import numpy as np
 import pytest
 
 from blobnet import Sequential, layers
-from blobnet.device import device as devices
-from blobnet.device import discovery, opencl
-from blobnet.device.device import BATCHES_AHEAD, Device, StagingRing
+from blobnet.device import compiler, discovery, opencl, programs
+from blobnet.device import memory as memory_of_devices
+from blobnet.device.compiler import Compiler
+from blobnet.device.device import Device
+from blobnet.device.discovery import DeviceInfo
+from blobnet.device.memory import BATCHES_AHEAD, StagingRing
+from blobnet.device.queue import event_seconds
 from blobnet.errors import BuildError, DeviceError, OptionError, OutOfMemoryError
 from blobnet.hardware.device_model import Answers, model_of
 from blobnet.optimizers import Adam
@@ -26,11 +30,11 @@ GOOD = "__kernel void good(__global int *values) { values[get_global_id(0)] = 7;
 
 
 def assert_usable(device: Device) -> None:
-    buffer = device.allocate(16)
-    kernel = device.kernel(GOOD, "good", "a good kernel")
+    buffer = device.memory.allocate(16)
+    kernel = device.programs.kernel(GOOD, "good", "a good kernel")
     kernel.set_args(buffer)
-    device.prepare(kernel, (4, 1, 1), None)()
-    assert device.read(buffer, 4, np.int32).tolist() == [7, 7, 7, 7]
+    device.queue.prepare(kernel, (4, 1, 1), None)()
+    assert device.memory.read(buffer, 4, np.int32).tolist() == [7, 7, 7, 7]
 
 
 def test_lanes_are_asked_for_where_intels_compilers_take_more_than_is_good() -> None:
@@ -40,7 +44,7 @@ def test_lanes_are_asked_for_where_intels_compilers_take_more_than_is_good() -> 
     """
 
     def preamble(name: str, platform: str, **facts: Any) -> str:
-        return devices.preamble(model_of(Answers(name, platform=platform, **facts)))
+        return compiler.preamble(model_of(Answers(name, platform=platform, **facts)))
 
     intel = "Intel(R) OpenCL Graphics"
     asked = "#define __kernel __attribute__((intel_reqd_sub_group_size(16))) __kernel\n"
@@ -67,27 +71,27 @@ def test_vectors_are_of_the_processor_that_pocls_compiler_knows() -> None:
 
 
 def test_the_preamble_stands_before_every_program(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "preamble", lambda model: "#define VALUE 5\n#define __kernel __kernel\n")
+    monkeypatch.setattr(compiler, "preamble", lambda model: "#define VALUE 5\n#define __kernel __kernel\n")
     own, text = Device(device.info), GOOD.replace("7", "VALUE")
-    buffer = own.allocate(16)
-    kernel = own.kernel(text, "good", "a good kernel")
+    buffer = own.memory.allocate(16)
+    kernel = own.programs.kernel(text, "good", "a good kernel")
     kernel.set_args(buffer)
-    own.prepare(kernel, (4, 1, 1), None)()
-    assert own.read(buffer, 4, np.int32).tolist() == [5, 5, 5, 5]
+    own.queue.prepare(kernel, (4, 1, 1), None)()
+    assert own.memory.read(buffer, 4, np.int32).tolist() == [5, 5, 5, 5]
     with pytest.raises(BuildError) as caught:
-        own.kernel("no_such_type value;", "good", "a bad kernel")
+        own.programs.kernel("no_such_type value;", "good", "a bad kernel")
     saved = re.search(r"source=(\S+\.cl)", str(caught.value))
     assert saved
     assert Path(saved[1]).read_text().startswith("#define VALUE 5\n")
     # Other programs than those of a device without it.
     with pytest.raises(BuildError):
-        device.kernel(text, "good", "a kernel without its preamble")
+        device.programs.kernel(text, "good", "a kernel without its preamble")
 
 
 def test_a_kernel_that_does_not_build(device: Device) -> None:
     source = "__kernel void bad(__global float *values) { values[0] = no_such_name; }"
     with pytest.raises(BuildError) as caught:
-        device.kernel(source, "bad", "kernel toy/bad (toy1 forward)")
+        device.programs.kernel(source, "bad", "kernel toy/bad (toy1 forward)")
     text = str(caught.value)
     assert text.startswith(
         f"kernel toy/bad (toy1 forward): {device.info.name} must build the kernel. Received options="
@@ -95,14 +99,14 @@ def test_a_kernel_that_does_not_build(device: Device) -> None:
     assert "no_such_name" in text.split("log=")[1]
     saved = re.search(r"source=([^,]+\.cl),", text)
     assert saved
-    assert Path(saved.group(1)).read_text() == device._preamble + source
+    assert Path(saved.group(1)).read_text() == device.programs.compiler.preamble + source
     Path(saved.group(1)).unlink()
     assert_usable(device)
 
 
 def test_a_kernel_that_is_not_in_its_program(device: Device) -> None:
     with pytest.raises(BuildError) as caught:
-        device.kernel(GOOD, "better", "kernel toy/better (toy1 forward)")
+        device.programs.kernel(GOOD, "better", "kernel toy/better (toy1 forward)")
     text = str(caught.value)
     assert text.startswith(
         f"kernel toy/better (toy1 forward): {device.info.name} must find the kernel 'better' in the program. "
@@ -116,20 +120,20 @@ def test_a_buffer_that_no_device_has_room_for(device: Device) -> None:
     with pytest.raises(
         OutOfMemoryError, match=r"the device must have room for a buffer. Received bytes=\d+.*smaller batch"
     ):
-        device.allocate(1 << 60)
+        device.memory.allocate(1 << 60)
     assert_usable(device)
 
 
 def test_any_number_of_bytes_is_cleared(device: Device) -> None:
     """Not only whole words: halves may be an odd number."""
     for size in (6, 7, 8, 4099):
-        buffer = device.allocate(size)
+        buffer = device.memory.allocate(size)
         assert buffer.size >= size
-        assert not device.read(buffer, size, np.uint8).any()
-        device.write(buffer, np.full(buffer.size, 7, np.uint8))
-        device.fill_zero(buffer, size - 2)
+        assert not device.memory.read(buffer, size, np.uint8).any()
+        device.memory.write(buffer, np.full(buffer.size, 7, np.uint8))
+        device.memory.fill_zero(buffer, size - 2)
         np.testing.assert_array_equal(
-            device.read(buffer, buffer.size, np.uint8), np.repeat([0, 7], [size - 2, buffer.size - size + 2])
+            device.memory.read(buffer, buffer.size, np.uint8), np.repeat([0, 7], [size - 2, buffer.size - size + 2])
         )
 
 
@@ -138,27 +142,29 @@ def test_buffers_side_by_side(device: Device, monkeypatch: pytest.MonkeyPatch) -
     sizes = [5, (3 << 20) + 1, 4096, 4097]
     for has_pages in (True, False):
         if not has_pages:
-            monkeypatch.delattr(devices.mmap, "MADV_HUGEPAGE", raising=False)
-        memory = device._large_pages(sizes)
+            monkeypatch.delattr(memory_of_devices.mmap, "MADV_HUGEPAGE", raising=False)
+        memory = memory_of_devices._large_pages(device.queue, sizes)
         assert all((own is not None) == (has_pages and device.is_host) for own in memory)
         assert all(own is None or own.ctypes.data % 4096 == 0 for own in memory)
-        buffers = device.allocate_together(sizes)
-        assert all(not device.read(buffer, size, np.uint8).any() for buffer, size in zip(buffers, sizes, strict=True))
+        buffers = device.memory.allocate_together(sizes)
+        assert all(
+            not device.memory.read(buffer, size, np.uint8).any() for buffer, size in zip(buffers, sizes, strict=True)
+        )
         for number, buffer in enumerate(buffers):
-            device.write(buffer, np.full(buffer.size, number, np.uint8))
+            device.memory.write(buffer, np.full(buffer.size, number, np.uint8))
         last = buffers[-1]
         for number, buffer in enumerate(buffers):
-            assert (device.read(buffer, buffer.size, np.uint8) == number).all()
+            assert (device.memory.read(buffer, buffer.size, np.uint8) == number).all()
         del buffers, buffer, memory
         gc.collect()
-        assert (device.read(last, sizes[-1], np.uint8) == 3).all()
-    assert all(own is None for own in device._large_pages([4096] * 8))
+        assert (device.memory.read(last, sizes[-1], np.uint8) == 3).all()
+    assert all(own is None for own in memory_of_devices._large_pages(device.queue, [4096] * 8))
 
 
 def test_buffers_that_are_dropped_while_the_device_writes_to_them(device: Device) -> None:
     for _ in range(5):
-        device.allocate_together([1 << 25] * 2)
-        device.flush()
+        device.memory.allocate_together([1 << 25] * 2)
+        device.queue.flush()
     assert_usable(device)
 
 
@@ -174,84 +180,85 @@ def test_launches_with_and_without_an_event(
         results.append(enqueue(*arguments))
         return results[-1]
 
-    monkeypatch.setattr(device, "_enqueue", recorded if without_event else None)
+    monkeypatch.setattr(device.queue, "_enqueue", recorded if without_event else None)
     source = """__kernel void count(__global int *values) {
         const int width = get_global_size(0), height = get_global_size(1);
         const int item = get_global_id(0) + width * (get_global_id(1) + height * get_global_id(2));
         values[item] += item;
     }"""
-    kernel = device.kernel(source, "count", "a kernel that counts")
-    buffer = device.allocate(4 * 24)
+    kernel = device.programs.kernel(source, "count", "a kernel that counts")
+    buffer = device.memory.allocate(4 * 24)
     kernel.set_args(buffer)
     for global_size, local_size in [((24,), None), ((6, 4), (3, 2)), ((4, 3, 2), (2, 1, 1)), ((4, 3, 2), None)]:
-        device.prepare(kernel, global_size, local_size)()
-    assert device.read(buffer, 24, np.int32).tolist() == [4 * item for item in range(24)]
+        device.queue.prepare(kernel, global_size, local_size)()
+    assert device.memory.read(buffer, 24, np.int32).tolist() == [4 * item for item in range(24)]
     assert results == [0] * 4 * without_event
     with pytest.raises(DeviceError) as caught:
-        device.prepare(kernel, (24,), (5,))()
+        device.queue.prepare(kernel, (24,), (5,))()
     assert re.fullmatch(
         rf"{re.escape(device.info.name)}: count must launch\. Received cause=clEnqueueNDRangeKernel failed: "
         r"INVALID_WORK_GROUP_SIZE.*, global_size=\(24,\), local_size=\(5,\)\.",
         str(caught.value),
     )
     assert len(results) == 5 * without_event
-    with device.profiling() as launch:
+    with device.queue.profiling() as launch:
         event = launch(kernel, (24,), None)
-    assert devices.event_seconds(event) >= 0
+    assert event_seconds(event) >= 0
     assert len(results) == 5 * without_event
-    prepared = device.prepare(kernel, (24,), None)
+    prepared = device.queue.prepare(kernel, (24,), None)
     del kernel, launch
     gc.collect()
     for _ in range(2):
         prepared()
-    assert device.read(buffer, 24, np.int32).tolist() == [7 * item for item in range(24)]
+    assert device.memory.read(buffer, 24, np.int32).tolist() == [7 * item for item in range(24)]
     assert results[5:] == [0] * 2 * without_event
     assert_usable(device)
 
 
 def test_programs_that_are_built_ahead(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_programs", {})
-    monkeypatch.setattr(device, "_folder", tmp_path)
+    monkeypatch.setattr(device.programs, "built", {})
+    monkeypatch.setattr(device.programs.compiler, "folder", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sources = [GOOD.replace("7", str(number)) for number in (8, 9, 8)]
-    device.build_ahead(sources)
-    assert all(device._record(device._program_of(device._digest(source))).exists() for source in sources)
-    assert bool(device._programs) != (device.is_host and device._driver.keeps_programs)
-    monkeypatch.setattr(Device, "is_host", False)
-    device.build_ahead([*sources, GOOD.replace("7", "seven")])
-    assert len(device._programs) == 2
-    monkeypatch.setattr(Device, "_build", None)  # They need not be built again.
+    device.programs.build_ahead(sources)
+    own = device.programs.compiler
+    assert all(own.record(own.program_of(own.digest(source))).exists() for source in sources)
+    assert bool(device.programs.built) != (device.is_host and own.traits.keeps_programs)
+    monkeypatch.setattr(DeviceInfo, "is_host", False)
+    device.programs.build_ahead([*sources, GOOD.replace("7", "seven")])
+    assert len(device.programs.built) == 2
+    monkeypatch.setattr(Compiler, "build", None)  # They need not be built again.
     for source in sources:
-        kernel = device.kernel(source, "good", "a good kernel")
-        buffer = device.allocate(4)
+        kernel = device.programs.kernel(source, "good", "a good kernel")
+        buffer = device.memory.allocate(4)
         kernel.set_args(buffer)
-        device.prepare(kernel, (1,), None)()
-        assert GOOD.replace("7", str(device.read(buffer, 1, np.int32)[0])) == source
+        device.queue.prepare(kernel, (1,), None)()
+        assert GOOD.replace("7", str(device.memory.read(buffer, 1, np.int32)[0])) == source
 
 
 def counted_builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The digests of the programs that devices build, or load, from now on."""
     built: list[str] = []
-    load, from_source = Device._load, Device._from_source
+    load, from_source = Compiler.load, Compiler.from_source
 
-    def loading(self: Device, digest: str) -> Any:
+    def loading(self: Compiler, digest: str) -> Any:
         program = load(self, digest)
         built.extend([digest] if program is not None else [])
         return program
 
-    def building(self: Device, source: str) -> Any:
-        built.append(self._digest(source.removeprefix(self._preamble)))
+    def building(self: Compiler, source: str) -> Any:
+        built.append(self.digest(source.removeprefix(self.preamble)))
         return from_source(self, source)
 
-    monkeypatch.setattr(Device, "_load", loading)
-    monkeypatch.setattr(Device, "_from_source", building)
+    monkeypatch.setattr(Compiler, "load", loading)
+    monkeypatch.setattr(Compiler, "from_source", building)
     return built
 
 
 def test_training_builds_each_program_once(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its plan alone needs more of them than a device keeps."""
-    monkeypatch.setattr(devices, "MAX_PROGRAMS", 2)
-    monkeypatch.setattr(device, "_programs", LRUCache(2))
+    monkeypatch.setattr(programs, "MAX_PROGRAMS", 2)
+    monkeypatch.setattr(device.programs, "built", LRUCache(2))
     built = counted_builds(monkeypatch)
     model = Sequential(
         [layers.Input(3, 7, 5), layers.Conv2D(4, 3, activation="relu"), layers.Flatten(), layers.Dense(3)]
@@ -259,33 +266,33 @@ def test_training_builds_each_program_once(device: Device, monkeypatch: pytest.M
     x = np.random.default_rng(4).standard_normal((6, 3, 7, 5), dtype=np.float32)
     model.fit(x, np.zeros(6, np.int32), optimizer=Adam(1e-3), device=device, verbose=False)
     assert len(built) == len(set(built))
-    assert len(device._programs) > 10
+    assert len(device.programs.built) > 10
 
 
 def test_a_device_keeps_so_many_programs(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were asked for last; a kernel of one that is forgotten runs on."""
-    monkeypatch.setattr(devices, "MAX_PROGRAMS", 3)
-    monkeypatch.setattr(device, "_programs", LRUCache(3))
+    monkeypatch.setattr(programs, "MAX_PROGRAMS", 3)
+    monkeypatch.setattr(device.programs, "built", LRUCache(3))
     built = counted_builds(monkeypatch)
     sources = [GOOD.replace("7", str(number)) for number in range(10, 16)]
-    kernels = [device.kernel(source, "good", "a good kernel") for source in sources]
-    assert len(device._programs) == 3
+    kernels = [device.programs.kernel(source, "good", "a good kernel") for source in sources]
+    assert len(device.programs.built) == 3
     gc.collect()
-    buffer = device.allocate(4)
+    buffer = device.memory.allocate(4)
     for number, kernel in enumerate(kernels, start=10):
         kernel.set_args(buffer)
-        device.prepare(kernel, (1,), None)()
-        assert device.read(buffer, 1, np.int32)[0] == number
-    device.build(sources[3], "what is still there")
-    device.build(sources[0], "what was forgotten")
-    device.build(sources[3], "what was asked for again")
-    assert built == [device._digest(source) for source in (*sources, sources[0])]
-    device.set_cache_limit(5)
+        device.queue.prepare(kernel, (1,), None)()
+        assert device.memory.read(buffer, 1, np.int32)[0] == number
+    device.programs.build(sources[3], "what is still there")
+    device.programs.build(sources[0], "what was forgotten")
+    device.programs.build(sources[3], "what was asked for again")
+    assert built == [device.programs.compiler.digest(source) for source in (*sources, sources[0])]
+    device.programs.set_cache_limit(5)
     for source in sources:
-        device.build(source, "of a large plan")
-    assert len(device._programs) == 5
-    device.set_cache_limit(1)
-    assert len(device._programs) == 3
+        device.programs.build(source, "of a large plan")
+    assert len(device.programs.built) == 5
+    device.programs.set_cache_limit(1)
+    assert len(device.programs.built) == 3
 
 
 @pytest.mark.parametrize(
@@ -298,16 +305,16 @@ def test_a_device_keeps_so_many_programs(device: Device, monkeypatch: pytest.Mon
     ],
 )
 def test_a_want_of_memory_is_told_from_other_failures(device: Device, code: str, kind: type[DeviceError]) -> None:
-    cl = devices.cl
+    cl = opencl.cl
     record = cl._cl._ErrorRecord("some reason", getattr(cl.status_code, code), "clFinish")
     with pytest.raises(DeviceError, match=rf"finishing must succeed\. Received cause=.*{code}") as caught:  # noqa: SIM117
-        with device._reporting("finishing"):
+        with device.queue.reporting("finishing"):
             raise cl.Error(record)
     assert caught.type is kind
 
 
 def test_programs_are_built_once(device: Device) -> None:
-    kernels = [device.kernel(GOOD, "good", "a good kernel") for _ in range(2)]
+    kernels = [device.programs.kernel(GOOD, "good", "a good kernel") for _ in range(2)]
     assert kernels[0] != kernels[1], "every launch site has a kernel object of its own"
     assert kernels[0].program == kernels[1].program
 
@@ -315,31 +322,31 @@ def test_programs_are_built_once(device: Device) -> None:
 @pytest.mark.parametrize("way", ["page-locked", "no page-locked memory", "of the device"])
 def test_arrays_that_are_fed_one_after_another(device: Device, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     if way != "of the device":
-        monkeypatch.setattr(Device, "is_host", False)
+        monkeypatch.setattr(DeviceInfo, "is_host", False)
     if way == "no page-locked memory":
 
         def refuse(*_: object) -> None:
-            raise devices.cl.MemoryError("out of memory that can be locked")
+            raise opencl.cl.MemoryError("out of memory that can be locked")
 
-        monkeypatch.setattr(devices.cl, "enqueue_map_buffer", refuse)
+        monkeypatch.setattr(opencl.cl, "enqueue_map_buffer", refuse)
     source = """__kernel void take(__global const float *from, __global float *to, int row) {
         for (int repeat = 0; repeat < 1000; repeat++)
             to[row * 4096 + get_global_id(0)] = from[get_global_id(0)] + (float)(repeat - 999);
     }"""
     rows = np.random.default_rng(0).standard_normal((2 * BATCHES_AHEAD + 1, 64, 64)).astype(np.float32)
-    source_buffer, target = device.allocate(4 * 5000), device.allocate(4 * rows.size)
-    feed, values = StagingRing(device, source_buffer), np.empty((64, 64), np.float32)
+    source_buffer, target = device.memory.allocate(4 * 5000), device.memory.allocate(4 * rows.size)
+    feed, values = StagingRing(device.memory, source_buffer), np.empty((64, 64), np.float32)
     for row, wanted in enumerate(rows):
         values[...] = wanted
         feed.write(values)
         values[...] = -1
-        kernel = device.kernel(source, "take", "a slow kernel")
+        kernel = device.programs.kernel(source, "take", "a slow kernel")
         kernel.set_args(source_buffer, target, np.int32(row))
-        device.prepare(kernel, (4096, 1, 1), None)()
-    assert np.array_equal(device.read(target, rows.size), rows.reshape(-1))
+        device.queue.prepare(kernel, (4096, 1, 1), None)()
+    assert np.array_equal(device.memory.read(target, rows.size), rows.reshape(-1))
     feed.write(np.arange(3, dtype=np.int32))
-    assert device.read(source_buffer, 3, np.int32).tolist() == [0, 1, 2]
-    assert np.array_equal(device.read(source_buffer, 4093, offset=12), rows[-1].reshape(-1)[3:])
+    assert device.memory.read(source_buffer, 3, np.int32).tolist() == [0, 1, 2]
+    assert np.array_equal(device.memory.read(source_buffer, 4093, offset=12), rows[-1].reshape(-1)[3:])
 
 
 def test_precision(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +354,10 @@ def test_precision(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     other = device.at("tf32")
     assert (other.tuning.precision, device.tuning.precision) == ("tf32", "fp32")
     assert other.at("fp32").tuning == device.tuning
-    assert other.kernel(GOOD, "good", "a good kernel").program == device.kernel(GOOD, "good", "a good kernel").program
+    assert (
+        other.programs.kernel(GOOD, "good", "a good kernel").program
+        == device.programs.kernel(GOOD, "good", "a good kernel").program
+    )
     rule = "precision: it must be fp32 or tf32. Received precision=tf16. Hint: did you mean 'tf32'"
     with pytest.raises(OptionError, match=re.escape(rule)):
         device.at("tf16")
@@ -361,3 +371,15 @@ def test_precision(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_nvidia_has_a_compute_capability(device: Device) -> None:
     assert (device.info.model.capability is not None) == ("NVIDIA" in device.info.platform)
+
+
+def test_a_device_gives_what_its_parts_have_by_names_of_before(device: Device) -> None:
+    old: Any = device
+    with pytest.warns(DeprecationWarning, match=r"^Device\.mark is Device\.queue\.record_event now$"):
+        assert old.mark == device.queue.record_event
+    with pytest.warns(DeprecationWarning, match=r"^Device\.allocate is Device\.memory\.allocate now$"):
+        assert old.allocate == device.memory.allocate
+    with pytest.warns(DeprecationWarning, match=r"^Device\.entry is Device\.programs\.cache_file now$"):
+        assert old.entry("a plan") == device.programs.cache_file("a plan")
+    with pytest.raises(AttributeError, match="'Device' object has no attribute 'no_such_name'"):
+        _ = old.no_such_name

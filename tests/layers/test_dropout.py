@@ -186,7 +186,7 @@ class Model:
         memory = self.executor.memory(blob.storage)
         data = blob.layout.data(memory, self.count)
         data[...] = delta.reshape(data.shape)
-        self.device.write(self.executor.buffers[self.plan.placed[blob.storage]], memory)
+        self.device.memory.write(self.executor.buffers[self.plan.placed[blob.storage]], memory)
         self.executor.run("backward", self.count)
         return self.executor.read_blob(self.plan.deltas["in"], self.count).reshape(self.count, -1)
 

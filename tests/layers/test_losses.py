@@ -102,7 +102,7 @@ class LossBench:
         return buffer.bytes(self.capacity) // buffer.type.itemsize
 
     def _write(self, name: str, values: npt.NDArray[Any]) -> None:
-        self.device.write(self.executor.buffers[name], values)
+        self.device.memory.write(self.executor.buffers[name], values)
 
     def _clear(self, blob: Blob, count: int) -> FloatArray:
         """A buffer with NaN in all but the halo of the blob's own units."""
@@ -137,19 +137,21 @@ class LossBench:
         if "class_weights" in self.executor.buffers:
             self._write("class_weights", np.broadcast_to(np.float32(class_weights), (classes,)).copy())
         self.executor.run("loss", Batch(count, divisor=divisor))
-        self.device.finish()
-        metrics = self.device.read(self.executor.buffers["sample_metrics"], size).reshape(self.capacity, -1, SUMS)
+        self.device.queue.finish()
+        metrics = self.device.memory.read(self.executor.buffers["sample_metrics"], size).reshape(
+            self.capacity, -1, SUMS
+        )
         assert np.isnan(metrics[count:]).all(), "samples that are not in the batch must keep their metrics"
-        after = self.device.read(self.executor.buffers["output"], memory.size, memory.dtype)
+        after = self.device.memory.read(self.executor.buffers["output"], memory.size, memory.dtype)
         assert np.array_equal(bits(after), bits(memory)), "the output must not change"
-        after = self.device.read(self.executor.buffers["delta"], before.size, before.dtype)
+        after = self.device.memory.read(self.executor.buffers["delta"], before.size, before.dtype)
         delta = self.delta.layout.data(after, count).copy()
         self.delta.layout.data(after, count)[...] = self.delta.layout.data(before, count)
         assert np.array_equal(bits(after), bits(before)), "only the delta's data may change"
         return metrics[:count].sum(axis=1), delta.reshape(np.shape(values))
 
     def totals(self) -> FloatArray:
-        values: FloatArray = self.device.read(self.executor.buffers["totals"], SUMS + 1)
+        values: FloatArray = self.device.memory.read(self.executor.buffers["totals"], SUMS + 1)
         return values
 
 
@@ -674,7 +676,7 @@ def test_in_a_plan(device: Device) -> None:
         executor.run(phase, 3)
     output = np.tanh(values.astype(np.float64))
     loss, slope = reference.mean_squared_error(output, targets.astype(np.float64))
-    totals = device.read(executor.buffers["totals"], SUMS + 1)
+    totals = device.memory.read(executor.buffers["totals"], SUMS + 1)
     assert_close(totals[0], np.float64(3 * loss), relative=1e-5, absolute=0, what="total loss")
     assert totals[WEIGHT] == totals[COUNTED] == totals[-1] == 3
     actual = executor.read_blob(plan.deltas["input_1"], 3)

@@ -365,11 +365,13 @@ class Trained:
 
     def set(self, name: str, values: npt.ArrayLike) -> None:
         offset = 4 * self.plan.parameters.slices[name].offset
-        self.device.write(self.executor.buffers["parameters"], np.asarray(values, np.float32), offset)
+        self.device.memory.write(self.executor.buffers["parameters"], np.asarray(values, np.float32), offset)
 
     def get(self, name: str, buffer: str = "parameters") -> FloatArray:
         piece = self.plan.parameters.slices[name]
-        values: FloatArray = self.device.read(self.executor.buffers[buffer], piece.elements, offset=4 * piece.offset)
+        values: FloatArray = self.device.memory.read(
+            self.executor.buffers[buffer], piece.elements, offset=4 * piece.offset
+        )
         return values
 
     def forward(self, samples: FloatArray) -> FloatArray:
@@ -412,7 +414,7 @@ def test_with_an_activation_behind_it(device: Device, function: str) -> None:
     blob = model.plan.deltas["out"]
     memory = model.executor.memory(blob.storage)
     blob.layout.data(memory, 3)[...] = delta
-    model.device.write(model.executor.buffers[model.plan.placed[blob.storage]], memory)
+    model.device.memory.write(model.executor.buffers[model.plan.placed[blob.storage]], memory)
     model.executor.run("backward", 3)
     input_delta, scale, shift = normalization.batch_norm_backward(samples, np.ones(3), backward(normalized, delta))
     actual = model.executor.read_blob(model.plan.deltas["in"], 3)

@@ -92,15 +92,15 @@ class Memory:
     def __post_init__(self) -> None:
         elements = {"parameters": self.table.elements, "gradients": self.table.elements, "totals": 1}
         self.elements = {**elements, **self.optimizer.memory(self.table)}
-        self.buffers = {name: self.device.allocate(4 * (size + GUARD)) for name, size in self.elements.items()}
+        self.buffers = {name: self.device.memory.allocate(4 * (size + GUARD)) for name, size in self.elements.items()}
         for name, size in self.elements.items():
-            self.device.write(self.buffers[name], np.full(GUARD, np.nan, np.float32), 4 * size)
+            self.device.memory.write(self.buffers[name], np.full(GUARD, np.nan, np.float32), 4 * size)
         self.launches = [(call, self.bind(call)) for call in self.optimizer.calls(self.table, self.tuning.model)]
         self.steps = 0
 
     def bind(self, call: KernelCall) -> Any:
         source = call.source
-        kernel = self.device.kernel(call.assemble(), source.entry, call.label)
+        kernel = self.device.programs.kernel(call.assemble(), source.entry, call.label)
         arrays = [call.arrays[role] for role in source.arrays]
         pairs = [(self.buffers[array.storage], np.int32(array.offset)) for array in arrays]
         kernel.set_args(*[argument for pair in pairs for argument in pair])
@@ -109,10 +109,10 @@ class Memory:
     def write(self, name: str, values: npt.ArrayLike) -> None:
         array = np.asarray(values, np.float32)
         assert array.size == self.elements[name]
-        self.device.write(self.buffers[name], array)
+        self.device.memory.write(self.buffers[name], array)
 
     def read(self, name: str) -> FloatArray:
-        values: FloatArray = self.device.read(self.buffers[name], self.elements[name] + GUARD)
+        values: FloatArray = self.device.memory.read(self.buffers[name], self.elements[name] + GUARD)
         assert np.isnan(values[-GUARD:]).all(), f"{name}: a launch wrote behind the end"
         return values[:-GUARD]
 
@@ -121,8 +121,8 @@ class Memory:
         values = self.optimizer.hyperparameters(self.table, self.steps, learning_rate)
         self.write(optimizers.HYPERPARAMETERS, values)
         for call, kernel in self.launches:
-            self.device.prepare(kernel, call.work_size(1), call.local_size)()
-        self.device.finish()
+            self.device.queue.prepare(kernel, call.work_size(1), call.local_size)()
+        self.device.queue.finish()
         self.steps += 1
 
     def snapshot(self) -> dict[str, bytes]:

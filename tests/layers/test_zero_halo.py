@@ -48,9 +48,9 @@ def test_exactly_the_halo_becomes_zero(device: Device, layout: BlobLayout, devic
     )
     executor = Executor(device, plan, debug=True)
     before = poison((count + 1) * layout.memory_elements + READ_OVERRUN)
-    device.write(executor.buffers["a"], before)
+    device.memory.write(executor.buffers["a"], before)
     executor.run("forward", count)
     expected = before.copy()
     expected[: count * layout.memory_elements].reshape(-1, layout.unit_memory_elements)[:, layout.halo_mask()] = 0
-    after = device.read(executor.buffers["a"], before.size)
+    after = device.memory.read(executor.buffers["a"], before.size)
     np.testing.assert_array_equal(after.view(np.uint32), expected.view(np.uint32))

@@ -17,6 +17,7 @@ from blobnet import layers
 from blobnet.augment.words import augmentations_of
 from blobnet.callbacks import Checkpoint
 from blobnet.device.device import Device
+from blobnet.device.memory import Memory
 from blobnet.errors import BlobnetWarning, OptionError, OutOfMemoryError, PlanError, TrainingError
 from blobnet.execution.executor import IN_PARTS
 from blobnet.losses import CrossEntropy
@@ -130,16 +131,18 @@ def test_a_loss_that_is_not_finite_is_found_in_its_step(device: Device, small: D
 
 def test_memory_that_others_take(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the plan, for which there is room, and the buffers: those of the first steps are refused."""
-    usual, calls = Device.allocate_together, 0
+    usual, calls = Memory.allocate_together, 0
 
-    def crowded(self: Device, sizes: list[int]) -> list[Any]:
+    def crowded(self: Memory, sizes: list[int]) -> list[Any]:
         nonlocal calls
         calls += sum(sizes) > 10_000
         if calls and calls < 3:
-            raise OutOfMemoryError(self.info.name, "the device must have room for a buffer", hint="use a smaller one.")
+            raise OutOfMemoryError(
+                self.queue.info.name, "the device must have room for a buffer", hint="use a smaller one."
+            )
         return usual(self, sizes)
 
-    monkeypatch.setattr(Device, "allocate_together", crowded)
+    monkeypatch.setattr(Memory, "allocate_together", crowded)
     with pytest.raises(OutOfMemoryError) as caught:
         fit(net(), device)
     assert str(caught.value) == (
@@ -155,16 +158,16 @@ def test_samples_stay_with_the_host_where_others_take_the_memory(
 ) -> None:
     share_of_memory(monkeypatch, 1)
     # NOTE: in debug mode all memory is copied at every launch, and samples stay with the host anyway.
-    wanted, usual, refused = fit(net(), device, debug=False), Device.allocate, 0
+    wanted, usual, refused = fit(net(), device, debug=False), Memory.allocate, 0
 
-    def crowded(self: Device, size: int) -> Any:
+    def crowded(self: Memory, size: int) -> Any:
         nonlocal refused
         if size == X.nbytes:
             refused += 1
-            raise OutOfMemoryError(self.info.name, "the device must have room for a buffer")
+            raise OutOfMemoryError(self.queue.info.name, "the device must have room for a buffer")
         return usual(self, size)
 
-    monkeypatch.setattr(Device, "allocate", crowded)
+    monkeypatch.setattr(Memory, "allocate", crowded)
     found = fit(net(), device, debug=False)
     assert refused == 1
     assert {name: values.tobytes() for name, values in found.weights.items()} == {

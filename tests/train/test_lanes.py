@@ -91,7 +91,7 @@ def test_no_sum_is_a_negative_zero(device: Device) -> None:
         step.sum.begin(shard)
         step.sum.end(4.0)
     step.lanes.run()
-    device.write(step.executor.buffers[GRADIENT_SUM], np.full(room, -0.0, np.float32))
+    device.memory.write(step.executor.buffers[GRADIENT_SUM], np.full(room, -0.0, np.float32))
     step.sum.finish(4.0)
     for name, gradients in step.gradients().items():
         assert not gradients.any(), name

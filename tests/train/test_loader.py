@@ -18,7 +18,8 @@ import pytest
 from blobnet import layers
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.source import ArraySource, IndexedSource, Source, kept_type, source_of
-from blobnet.device.device import BATCHES_AHEAD, Device
+from blobnet.device.device import Device
+from blobnet.device.memory import BATCHES_AHEAD, Memory
 from blobnet.errors import DataError, OptionError
 from blobnet.execution import loader
 from blobnet.execution.executor import check_by_default
@@ -125,18 +126,18 @@ def test_a_processor_takes_an_arrays_samples_from_where_they_lie(
 def test_what_is_lent_is_not_copied_where_kernels_read_the_hosts_memory(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not (device.is_host and device.reads_host) or check_by_default():
+    if not (device.is_host and device.info.reads_host) or check_by_default():
         pytest.skip("kernels read buffers alone")
     model, x = tiny_model(), samples(np.float32)
     wanted = model.predict(Plain(x), device=device, batch_size=8)
     fetched: list[npt.NDArray[Any]] = []
-    fetch = Device.fetch
+    fetch = Memory.write_async
 
-    def recorded(self: Device, buffer: Any, source: npt.NDArray[Any], *arguments: Any) -> Any:
+    def recorded(self: Memory, buffer: Any, source: npt.NDArray[Any], *arguments: Any) -> Any:
         fetched.append(source)
         return fetch(self, buffer, source, *arguments)
 
-    monkeypatch.setattr(Device, "fetch", recorded)
+    monkeypatch.setattr(Memory, "write_async", recorded)
     frozen = x.copy()
     frozen.flags.writeable = False
     assert np.array_equal(model.predict(frozen, device=device, batch_size=8), wanted)
@@ -188,13 +189,13 @@ def test_numbers_and_labels_of_several_batches_are_sent_at_once(
 ) -> None:
     x, y = samples(np.uint8), digits(COUNT)[1]
     sizes: list[int] = []
-    fetch = Device.fetch
+    fetch = Memory.write_async
 
-    def counted(self: Device, buffer: Any, source: npt.NDArray[Any], *more: Any) -> Any:
+    def counted(self: Memory, buffer: Any, source: npt.NDArray[Any], *more: Any) -> Any:
         sizes.append(source.nbytes)
         return fetch(self, buffer, source, *more)
 
-    monkeypatch.setattr(Device, "fetch", counted)
+    monkeypatch.setattr(Memory, "write_async", counted)
     monkeypatch.delenv("BLOBNET_CHECK", raising=False)
     share_of_memory(monkeypatch, 1 / 2)
     trained(tiny_model(), device, x, y, epochs=1, batch_size=9)
@@ -217,7 +218,7 @@ def test_a_gpus_two_places_for_samples(device: Device, monkeypatch: pytest.Monke
     as_gpu(monkeypatch, device)
     share_of_memory(monkeypatch, 0)
     other = Device(device.info)
-    assert other.transfers != other.queue
+    assert other.queue.transfers != other.queue.handle
     for is_inline in (True, False):
         monkeypatch.setattr(Loader, "_is_inline", lambda *_, answer=is_inline: answer)
         np.testing.assert_allclose(tiny_model().predict(x, device=other, batch_size=4), wanted, rtol=1e-5, atol=1e-4)
@@ -413,12 +414,12 @@ def test_batches_on_their_way_stay_as_they_were(device: Device, monkeypatch: pyt
     keep = loader._Pace.keep
 
     def finish(self: loader._Pace, consumed: Any) -> None:
-        device.finish()
+        device.queue.finish()
 
     monkeypatch.setattr(loader, "_AHEAD_SECONDS", 100.0)
     found = set()
     for pieces, watch in ((1, finish), (2, keep), (BATCHES_AHEAD, keep)):
-        monkeypatch.setattr(Device, "pieces", lambda self, size, pieces=pieces: pieces)
+        monkeypatch.setattr(Memory, "pieces", lambda self, size, pieces=pieces: pieces)
         monkeypatch.setattr(loader._Pace, "keep", watch)
         for share in (0.5, 0):
             share_of_memory(monkeypatch, share)

@@ -206,12 +206,12 @@ def test_memory_that_a_driver_does_not_take(
 def test_a_processors_elements_are_where_they_are(device: Device) -> None:
     if not device.is_host:
         pytest.skip("for processors")
-    buffer = device.allocate(40)
-    device.write(buffer, np.arange(10, dtype=np.float32))
-    with device.mapped((buffer, range(3, 6)), (buffer, range(7, 7))) as (own, none):
+    buffer = device.memory.allocate(40)
+    device.memory.write(buffer, np.arange(10, dtype=np.float32))
+    with device.memory.mapped((buffer, range(3, 6)), (buffer, range(7, 7))) as (own, none):
         assert (own.tolist(), none.size) == ([3, 4, 5], 0)
         own[...] = 7
-    assert device.read(buffer, 10).tolist() == [0, 1, 2, 7, 7, 7, 6, 7, 8, 9]
+    assert device.memory.read(buffer, 10).tolist() == [0, 1, 2, 7, 7, 7, 6, 7, 8, 9]
 
 
 @needs_mpi

@@ -10,6 +10,7 @@ import pytest
 
 from blobnet import layers, models, optimizers
 from blobnet.device.device import Device
+from blobnet.device.memory import Memory
 from blobnet.errors import DeviceError
 from blobnet.examination.reference.dropout import dropout_mask
 from blobnet.examination.reference.losses import cross_entropy
@@ -334,16 +335,16 @@ def outcome(
         executor.write_array("parameters", plan.parameters.pack(model.weights))
         executor.write_array("samples", factor * x)
         executor.write_array("labels", labels)
-        device.fill_zero(executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
+        device.memory.fill_zero(executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
         for phase in ("forward", "loss"):
             executor.run(phase, len(x))
         output = executor.read_blob(plan.outputs[plan.graph.output.name], len(x))
         executor.run("backward", len(x))
-    found = {"output": output, "totals": device.read(executor.buffers["totals"], Loss.SAMPLE_METRICS + 1)}
+    found = {"output": output, "totals": device.memory.read(executor.buffers["totals"], Loss.SAMPLE_METRICS + 1)}
     # With the running statistics of batch norms.
-    found |= plan.parameters.unpack(device.read(executor.buffers["parameters"], plan.parameters.elements))
+    found |= plan.parameters.unpack(device.memory.read(executor.buffers["parameters"], plan.parameters.elements))
     if plan.training:
-        gradients = device.read(executor.buffers["gradients"], plan.parameters.trainable_elements)
+        gradients = device.memory.read(executor.buffers["gradients"], plan.parameters.trainable_elements)
         found |= {f"gradient of {name}": values for name, values in plan.parameters.unpack_gradients(gradients).items()}
         found["dL/d input"] = executor.read_blob(plan.deltas[plan.graph.input.name], len(x))
     return found
@@ -427,13 +428,13 @@ def test_shipped_models_have_no_copies_for_any_input(device: Device, name: str) 
 
 def test_a_plan_is_what_is_allocated(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     allocated = []
-    allocate = Device.allocate_together
+    allocate = Memory.allocate_together
 
-    def recorded(self: Device, sizes: Sequence[int]) -> list[Any]:
+    def recorded(self: Memory, sizes: Sequence[int]) -> list[Any]:
         allocated.extend(sizes)
         return allocate(self, sizes)
 
-    monkeypatch.setattr(Device, "allocate_together", recorded)
+    monkeypatch.setattr(Memory, "allocate_together", recorded)
     model = model_of(KNOWN_GRAPHS["plain"]())
     plan = planned(model, CrossEntropy(), device, training=True, share=True, reuse=True)
     Executor(device, plan)

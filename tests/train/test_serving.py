@@ -18,8 +18,9 @@ import pytest
 
 from blobnet import layers
 from blobnet.callbacks import Callback
-from blobnet.device.device import Device, Reading
+from blobnet.device.device import Device
 from blobnet.device.discovery import DeviceInfo
+from blobnet.device.memory import Memory, PendingRead
 from blobnet.execution import inference
 from blobnet.execution.inference import BUCKETS, Evaluator
 from blobnet.launch.kernel_call import CONSTANT
@@ -143,15 +144,15 @@ def test_one_caller_brings_samples_while_another_waits(device: Device, monkeypat
     model, (x, _) = tiny_model(), digits(24)
     wanted = model.predict(x, batch_size=8, device=device)
     waiting, release = threading.Event(), threading.Event()
-    values = Reading.values
+    values = PendingRead.values
 
-    def held(self: Reading) -> FloatArray:
+    def held(self: PendingRead) -> FloatArray:
         if threading.current_thread().name == "first":
             waiting.set()
             assert release.wait(60)
         return values(self)
 
-    monkeypatch.setattr(Reading, "values", held)
+    monkeypatch.setattr(PendingRead, "values", held)
     found: list[FloatArray] = []
     first = threading.Thread(
         target=lambda: found.append(model.predict(x[:8], batch_size=8, device=device)), name="first"
@@ -169,13 +170,13 @@ def test_a_call_of_one_batch_needs_one_copy(device: Device, monkeypatch: pytest.
     """On a GPU: no second queue to wait for, and no other rows; batches behind it have both."""
     as_gpu(monkeypatch, device)
     fetches: list[bool] = []
-    fetch = Device.fetch
+    fetch = Memory.write_async
 
-    def counted(self: Device, buffer: Any, source: Any, offset: int = 0, after: Any = None) -> Any:
+    def counted(self: Memory, buffer: Any, source: Any, offset: int = 0, after: Any = None) -> Any:
         fetches.append(after is not None)
         return fetch(self, buffer, source, offset, after)
 
-    monkeypatch.setattr(Device, "fetch", counted)
+    monkeypatch.setattr(Memory, "write_async", counted)
     gpu, model, (x, _) = Device(device.info), tiny_model(), digits(40)
     wanted = tiny_model().predict(x, batch_size=40, device=device)
     found = []

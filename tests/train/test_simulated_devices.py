@@ -20,6 +20,7 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.device.device import Device
+from blobnet.device.programs import Programs
 from blobnet.errors import DeviceError, OutOfMemoryError, PlanError
 from blobnet.hardware.device_model import model_of
 from blobnet.implementations import IMPLEMENTATIONS, fourier
@@ -203,21 +204,22 @@ def test_the_host_does_not_change_numbers(monkeypatch: pytest.MonkeyPatch, host:
 def test_limits_are_enforced() -> None:
     device = SimulatedDevice("least", memory=1 << 20)
     with pytest.raises(OutOfMemoryError, match=r"MAX_MEM_ALLOC_SIZE.*bytes=262148, most=262144"):
-        device.allocate((1 << 18) + 4)
-    kernel = device.kernel("__kernel void f(__global float *x) { x[get_global_id(0)] = 1; }", "f", "kernel f")
-    device.set_argument(kernel, 0, device.allocate(512))
+        device.memory.allocate((1 << 18) + 4)
+    kernel = device.programs.kernel("__kernel void f(__global float *x) { x[get_global_id(0)] = 1; }", "f", "kernel f")
+    device.queue.set_argument(kernel, 0, device.memory.allocate(512))
     with pytest.raises(DeviceError, match=r"MAX_WORK_GROUP_SIZE.*\(128, 1, 1\), most=64"):
-        device.prepare(kernel, (128, 1, 1), (128, 1, 1))
+        device.queue.prepare(kernel, (128, 1, 1), (128, 1, 1))
     with pytest.raises(DeviceError, match="kernel f: the device has no double"):
-        device.kernel("__kernel void f(__global double *x) { *x = 1; }", "f", "kernel f")
+        device.programs.kernel("__kernel void f(__global double *x) { *x = 1; }", "f", "kernel f")
     source = """__kernel void f(__global float *x) {
         __local float kept[5000];
         kept[get_local_id(0)] = *x;
         barrier(CLK_LOCAL_MEM_FENCE);
         *x = kept[get_local_id(0) ^ 1];
     }"""
-    built, local_memory = Device.kernel(device, source, "f", "kernel f"), cl.kernel_work_group_info.LOCAL_MEM_SIZE
+    built = Programs.kernel(device.programs, source, "f", "kernel f")
+    local_memory = cl.kernel_work_group_info.LOCAL_MEM_SIZE
     if built.get_work_group_info(local_memory, device.info.handle) < 20000:
         pytest.skip("this driver does not say what local memory kernels take")
     with pytest.raises(DeviceError, match=r"must fit the local memory.*bytes=20000, most=16384"):
-        device.kernel(source, "f", "kernel f")
+        device.programs.kernel(source, "f", "kernel f")
