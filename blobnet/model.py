@@ -7,7 +7,7 @@ import copy
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ from blobnet.data.values import all_finite, as_float32
 from blobnet.datasets.source import Limited, Source, runs
 from blobnet.device.device import Device
 from blobnet.device.discovery import check_process
-from blobnet.errors import FileError, OptionError, ShapeError, near_matches, warn
+from blobnet.errors import OptionError, ShapeError, near_matches, warn
 from blobnet.execution.inference import (
     Evaluator,
     Evaluators,
@@ -613,7 +613,7 @@ class Model:
                 if losses is not None and known is not None:
                     check_resumed({"loss": self._by_output(known)}, {"loss": self._by_output(losses)})
                 losses = known or losses
-                optimizer = optimizer or optimizers.from_description(state.optimizer, "resume")
+                optimizer = optimizer or Optimizer.from_description(state.optimizer, "resume")
                 weights = weights or loss_weights_for(self.graph, state.settings.get("loss_weights"))
             if shards is None:
                 shards = state.settings.get("shards", 1) if state else world.shards
@@ -1328,7 +1328,10 @@ def load(path: str | os.PathLike[str]) -> Model:
     model.training_state = file.training
     if file.loss:
         is_one = len(file.graph.exits) == 1
-        read = {name: _loss(own, str(path)) for name, own in ({"": file.loss} if is_one else file.loss).items()}
+        read = {
+            name: Loss.from_description(own, str(path))
+            for name, own in ({"": file.loss} if is_one else file.loss).items()
+        }
         model.loss = read[""] if is_one else read
     return model
 
@@ -1343,16 +1346,3 @@ def _check_accumulate(
             rule = "with several outputs, all samples must weigh the same at each of them"
             hint = f"leave out class weights, labels to ignore and what moves masks, or {subject}."
             raise OptionError(subject, rule, output=head.name, hint=hint)
-
-
-def _loss(description: Mapping[str, Any], subject: str) -> Loss:
-    kind = description["kind"]
-    if not isinstance(kind, str) or kind not in Loss.kinds:
-        hint = near_matches(str(kind), list(Loss.kinds))
-        raise OptionError(subject, "the loss must be one of blobnet's", kind=kind, hint=hint)
-    build: Callable[..., Loss] = Loss.kinds[kind]
-    try:
-        return build(**description["config"])
-    except (TypeError, ValueError) as error:
-        received = {"loss": kind, "config": description["config"], "cause": error}
-        raise FileError(subject, "the loss must have arguments that blobnet knows", **received) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import html
+import importlib
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,13 @@ from typing import Any
 import tomllib
 from mkdocs.plugins import event_priority
 
+from blobnet.support.kinds import spelled
+
 ROOT = Path(__file__).parents[1]
 #: Sphinx's roles, which docstrings have in front of names.
 _ROLE = re.compile(r":(?:class|func|meth|attr|mod|data):(?=<code>)")
+#: Asks for the table of a family: of a package, by the name of its base.
+_KINDS = re.compile(r"<!-- kinds: (\w+)\.(\w+) -->")
 
 
 @event_priority(100)  # before mkdocstrings' own, which looks for the path
@@ -33,13 +39,25 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Writes the commands into their page."""
+    """Writes the commands into their page, and tables of kinds where a comment asks for one."""
+    markdown = _KINDS.sub(lambda found: kinds(*found.groups()), markdown)
     return markdown + commands() if page.file.src_uri == "commands.md" else markdown
 
 
 def on_page_content(html: str, **_: Any) -> str:
     """Names files of source code as they are installed, and takes the roles of names away."""
     return _ROLE.sub("", html.replace("<code>build/api/blobnet/", "<code>blobnet/"))
+
+
+def kinds(package: str, base: str) -> str:
+    """A table of a family's classes, their names in options, and what each is, in Markdown."""
+    family = getattr(importlib.import_module(f"blobnet.{package}"), base)
+    lines = [f"| {package} | in options | |", "|---|---|---|"]
+    for name, kind in sorted(family.kinds.items()):
+        said = re.sub(r"\s+", " ", inspect.getdoc(kind) or "").partition(". ")[0].rstrip(".:")
+        names = ", ".join(f"`{word}`" for word in (spelled(name), *kind.aliases))
+        lines.append(f"| `{name}` | {names} | {said.replace('|', '&#124;')} |")
+    return "\n".join(lines)
 
 
 def commands() -> str:

@@ -20,7 +20,6 @@ from blobnet.augment.crop import RandomCrop, RandomResizedCrop
 from blobnet.augment.erasing import Erasing
 from blobnet.augment.flip import Flip
 from blobnet.augment.mixtures import CutMix, Mixup
-from blobnet.augment.words import WORDS as WORDS
 
 __all__ = [
     "Augmentation",

@@ -27,6 +27,7 @@ class RandomAffine(Augmentation):
     translate: float = 0.0
     scale: Range = (1.0, 1.0)
     moves: ClassVar[bool] = True
+    aliases: ClassVar[tuple[str, ...]] = ("rotate",)
 
     def __post_init__(self) -> None:
         self._check_share("degrees", 180)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from blobnet.errors import OptionError
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.support.checks import check_number
-from blobnet.support.foreign import Explained
+from blobnet.support.kinds import Kind
 
 Float64Array = npt.NDArray[np.float64]
 Range = tuple[float, float]
@@ -85,11 +85,11 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Augmentation(metaclass=Explained):
+class Augmentation(Kind):
     """Base of all augmentations."""
 
-    #: Every augmentation by the name of its class, for files.
     kinds: ClassVar[dict[str, type[Augmentation]]] = {}
+    noun: ClassVar[str] = "augmentation"
     #: The random numbers of a sample: one or two blocks of the generator.
     numbers: ClassVar[int] = 4
     #: The least axes that a sample must have besides its units.
@@ -98,11 +98,6 @@ class Augmentation(metaclass=Explained):
     moves: ClassVar[bool] = False
     #: True if a sample is mixed with another one, and so has two labels.
     mixes: ClassVar[bool] = False
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if not cls.__name__.startswith("_"):
-            Augmentation.kinds[cls.__name__] = cls
 
     @abstractmethod
     def apply(self, rows: Rows, draws: Float64Array) -> None:
@@ -119,10 +114,9 @@ class Augmentation(metaclass=Explained):
         if shape.rank < self.rank:
             self._fail(f"the model's input must have a {axes}", input=shape)
 
-    def description(self) -> dict[str, Any]:
-        """Kind and config, for files."""
-        config = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {"kind": type(self).__name__, "config": config}
+    def config(self) -> dict[str, Any]:
+        # NOTE: lists, as JSON has them: a resumed training compares what it was given with what a file has.
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in super().config().items()}
 
     def _fail(self, rule: str, **received: Any) -> None:
         raise OptionError(type(self).__name__, rule, **received)

@@ -26,6 +26,7 @@ class RandomCrop(Augmentation):
     padding: int = 2
     rank: ClassVar[int] = 1
     moves: ClassVar[bool] = True
+    aliases: ClassVar[tuple[str, ...]] = ("crop",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "padding", plain(self.padding))
@@ -58,6 +59,7 @@ class RandomResizedCrop(Augmentation):
     scale: Range = (0.35, 1.0)
     ratio: Range = (3 / 4, 4 / 3)
     moves: ClassVar[bool] = True
+    aliases: ClassVar[tuple[str, ...]] = ("resize",)
 
     def __post_init__(self) -> None:
         self._check_range("scale", 1)

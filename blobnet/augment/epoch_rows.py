@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.augment.base import Augmentation, Rows, uniform
-from blobnet.errors import OptionError
+from blobnet.errors import FileError, OptionError
 from blobnet.losses import Loss
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.planning import AUGMENTATION_WORDS
@@ -60,8 +60,8 @@ def from_descriptions(descriptions: Any, subject: str) -> tuple[Augmentation, ..
         OptionError: these are not descriptions of augmentations.
     """
     try:
-        return tuple(Augmentation.kinds[item["kind"]](**item["config"]) for item in descriptions)
-    except (KeyError, TypeError) as error:
+        return tuple(Augmentation.from_description(item, subject) for item in descriptions)
+    except (FileError, TypeError) as error:
         rule = "what the interrupted training says of its augmentation must be what blobnet wrote"
         raise OptionError(subject, rule, augment=str(descriptions)[:80], hint="train without resume.") from error
 

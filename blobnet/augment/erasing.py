@@ -27,6 +27,7 @@ class Erasing(Augmentation):
     scale: Range = (0.02, 0.33)
     ratio: Range = (0.3, 3.3)
     numbers: ClassVar[int] = 5
+    aliases: ClassVar[tuple[str, ...]] = ("erase",)
 
     def __post_init__(self) -> None:
         self._check_share("probability")

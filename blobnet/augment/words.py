@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
-from blobnet.augment.affine import RandomAffine
 from blobnet.augment.base import Augmentation
-from blobnet.augment.colour import Brightness, Contrast, Saturation
-from blobnet.augment.crop import RandomCrop, RandomResizedCrop
 from blobnet.augment.erasing import Erasing
-from blobnet.augment.flip import Flip
-from blobnet.augment.mixtures import CutMix, Mixup
 from blobnet.errors import OptionError, near_matches
-
-#: The words of ``augment="crop, flip"``; a number after ``=`` is the first argument.
-WORDS: Mapping[str, type[Augmentation]] = {
-    "crop": RandomCrop,
-    "resize": RandomResizedCrop,
-    "flip": Flip,
-    "rotate": RandomAffine,
-    "brightness": Brightness,
-    "contrast": Contrast,
-    "saturation": Saturation,
-    "erase": Erasing,
-    "mixup": Mixup,
-    "cutmix": CutMix,
-}
-#: The words whose first argument is a number.
-_WITH_NUMBER = ("crop", "rotate", "brightness", "contrast", "saturation", "erase", "mixup", "cutmix")
+from blobnet.support.kinds import spelled
 
 
 def augmentations_of(value: Any, subject: str = "augment") -> tuple[Augmentation, ...]:
@@ -55,19 +36,23 @@ def augmentations_of(value: Any, subject: str = "augment") -> tuple[Augmentation
 def _parsed(text: str, subject: str) -> Augmentation:
     match = re.fullmatch(r"([^=]*?)\s*(?:=\s*(\S+))?", text)
     word, number = match.groups() if match else (text, None)
-    if word not in WORDS:
-        hint = near_matches(word, list(WORDS))
+    kind = Augmentation.named(word)
+    if kind is None:
+        known = [name for own in Augmentation.kinds.values() for name in (own.aliases or (spelled(own.__name__),))]
+        hint = near_matches(word, known)
         raise OptionError(subject, "every word must be that of an augmentation", word=repr(word), hint=hint)
-    build: Any = WORDS[word]
+    build: Any = kind
     if number is None:
         augmentation: Augmentation = build()
         return augmentation
-    if word not in _WITH_NUMBER:
+    first = next(iter(fields(kind)), None)
+    wanted = type(first.default) if first else None
+    if wanted not in (int, float):
         raise OptionError(subject, f"{word} takes no number", augment=repr(text))
     try:
-        value = int(number) if word == "crop" else float(number)
+        value = (int if wanted is int else float)(number)
     except ValueError:
-        kind = "an int" if word == "crop" else "a number"
-        raise OptionError(subject, f"behind {word}= there must be {kind}", augment=repr(text)) from None
+        what = "an int" if wanted is int else "a number"
+        raise OptionError(subject, f"behind {word}= there must be {what}", augment=repr(text)) from None
     parsed: Augmentation = build(value)
     return parsed

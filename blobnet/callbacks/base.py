@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from blobnet.errors import OptionError, near_matches, nearest, warn
 from blobnet.files.atomic import held
-from blobnet.metrics.naming import FALLING
+from blobnet.metrics.naming import is_error
 from blobnet.support.foreign import Explained
 
 if TYPE_CHECKING:
@@ -128,9 +128,7 @@ class _Monitor(Callback):
             raise OptionError(type(self).__name__, "monitor must be the name of a value", monitor=monitor, hint=hint)
         self.monitor = monitor
         self.minimum_change = minimum_change
-        # Of several outputs an error stands after the output's name.
-        is_error = "loss" in monitor or any(f"_{monitor}".endswith(f"_{name}") for name in FALLING)
-        self.falls = is_error if falls is None else falls
+        self.falls = is_error(monitor) if falls is None else falls
         self.waited = 0
         self._best: float | None = None
 

@@ -6,8 +6,10 @@ hostile (blobnet/examination/hostile.py).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +32,7 @@ from blobnet.launch.task import BrokenVariant, Variant
 from blobnet.memory.blob import Shape
 from blobnet.model import Sequential
 from blobnet.network.parameters import DeviceParameters
+from blobnet.support.kinds import Kind, spelled
 from blobnet.training.training_step import TrainingStep
 
 Float64Array = npt.NDArray[np.float64]
@@ -48,37 +51,11 @@ _MIXUP, _CUTMIX = (Mixup(1.0),), (CutMix(),)
 _NORM, _STATISTICS = ("norm/scale", "norm/shift"), ("norm/running_mean", "norm/running_variance")
 #: The samples' mean and deviation.
 _MEAN, _DEVIATION = (np.array(values, np.float32) for values in ([0.2, -0.1, 0.4], [0.9, 1.2, 0.8]))
-#: A loss that is compiled: Charbonnier's. Its reference is :func:`_charbonnier`.
-_CHARBONNIER = """function (P[N, C, ...], T[N, C, ...]) -> (L) {
-  L[n] = +(sqrt((P[n, c, ...] - T[n, c, ...]) * (P[n, c, ...] - T[n, c, ...]) + 0.25) / (C * Y * X));
-}"""
 
 
-def _charbonnier(outputs: Float64Array, targets: npt.NDArray[Any]) -> tuple[float, Float64Array]:
-    distance = outputs - targets
-    roots = np.sqrt(np.square(distance) + 0.25)
-    return float(roots.mean()), distance / roots / distance.size
-
-
-#: The references of losses that take classes, and of others.
-_OF_CLASSES: Mapping[str, Callable[..., Any]] = {
-    "CrossEntropy": of_losses.cross_entropy,
-    "Focal": of_losses.focal,
-    "Dice": of_losses.dice,
-}
-_OF_TARGETS: Mapping[str, Callable[..., Any]] = {
-    "BinaryCrossEntropy": of_losses.binary_cross_entropy,
-    "MeanSquaredError": of_losses.mean_squared_error,
-    "MeanAbsoluteError": of_losses.mean_absolute_error,
-    "Huber": of_losses.huber,
-    "Expression": _charbonnier,
-}
-_OF_OPTIMIZERS: Mapping[str, Callable[..., Any]] = {
-    "SGD": of_optimizers.sgd,
-    "RMSprop": of_optimizers.rmsprop,
-    "Adam": of_optimizers.adam,
-    "AdamW": of_optimizers.adamw,
-}
+def _reference(module: ModuleType, kind: type[Kind]) -> Callable[..., Any] | None:
+    """The float64 reference of a loss or an optimizer, a function of the class's name; None if there is none."""
+    return getattr(module, spelled(kind.__name__).replace("-", "_"), None)
 
 
 @dataclass(frozen=True)
@@ -130,16 +107,15 @@ class StepCheck:
     def as_json(self) -> dict[str, Any]:
         """Plain data that :meth:`from_json` takes."""
         own = {item.name: getattr(self, item.name) for item in fields(self)}
-        loss = {"kind": type(self.loss).__name__, "config": self.loss.config()}
         augment = [item.description() for item in self.augment]
-        return {**own, "loss": loss, "optimizer": self.optimizer.description(), "augment": augment}
+        return {**own, "loss": self.loss.description(), "optimizer": self.optimizer.description(), "augment": augment}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> StepCheck:
         """The check that :meth:`as_json` described."""
         own = {
-            "loss": losses.Loss.kinds[values["loss"]["kind"]](**values["loss"]["config"]),
-            "optimizer": optimizers.from_description(values["optimizer"], "check"),
+            "loss": losses.Loss.from_description(values["loss"], "check"),
+            "optimizer": optimizers.Optimizer.from_description(values["optimizer"], "check"),
             "augment": from_descriptions(values["augment"], "check"),
         }
         return cls(**{**values, **own})
@@ -147,24 +123,10 @@ class StepCheck:
 
 def checks_of_steps(seed: int) -> list[StepCheck]:
     """Every loss and optimizer, and what else a step does besides its layers."""
-    every: list[losses.Loss] = [
-        losses.CrossEntropy(label_smoothing=0.1),
-        losses.Focal(),
-        losses.Dice(),
-        losses.BinaryCrossEntropy(),
-        losses.MeanSquaredError(),
-        losses.MeanAbsoluteError(),
-        losses.Huber(0.5),
-        losses.Expression(_CHARBONNIER),
-    ]
-    ways: list[optimizers.Optimizer] = [
-        optimizers.SGD(momentum=0.9, nesterov=True, weight_decay=0.1, clip_norm=0.5),
-        optimizers.RMSprop(momentum=0.5, weight_decay=0.1),
-        optimizers.Adam(weight_decay=0.1),
-        optimizers.AdamW(clip_norm=0.5),
-    ]
-    found = [StepCheck(type(loss).__name__, loss) for loss in every]
-    found += [StepCheck(type(way).__name__, optimizer=way) for way in ways]
+    kinds = [kind for kind in losses.Loss.kinds.values() if _reference(of_losses, kind)]
+    found = [StepCheck(kind.__name__, loss) for kind in kinds for loss in kind.examples()]
+    ways = [kind for kind in optimizers.Optimizer.kinds.values() if _reference(of_optimizers, kind)]
+    found += [StepCheck(kind.__name__, optimizer=way) for kind in ways for way in kind.examples()]
     found += [
         StepCheck("sample weights", is_weighted=True),
         StepCheck("Dropout", rate=0.4),
@@ -378,12 +340,13 @@ def _entered(check: StepCheck, batch: _Batch) -> Float64Array:
 
 def _loss(check: StepCheck, logits: Float64Array, batch: _Batch) -> tuple[float, Float64Array, float]:
     """The mean loss, its derivative, and the weight that the mean is of."""
-    kind, config, y = type(check.loss).__name__, check.loss.config(), batch.y
-    if kind not in _OF_CLASSES:
-        own = {"knee": config["delta"]} if "delta" in config else {}
-        return (*_OF_TARGETS[kind](logits, y, **own), float(len(y)))
-    names = {"CrossEntropy": "label_smoothing", "Focal": "gamma", "Dice": "smoothing"}
-    own = {names[kind]: config[names[kind]], "class_weights": batch.of_classes}
+    reference, y = _reference(of_losses, type(check.loss)), batch.y
+    assert reference is not None, "those without a reference are not checked"
+    takes = inspect.signature(reference).parameters
+    own = {name: value for name, value in check.loss.config().items() if name in takes}
+    if not check.loss.takes_classes:
+        return (*reference(logits, y, **own), float(len(y)))
+    own["class_weights"] = batch.of_classes
     of_samples = np.ones(len(y), np.float32) if batch.of_samples is None else batch.of_samples
     others = np.roll(y, -1, axis=0)
     if check.augment == _CUTMIX:
@@ -396,7 +359,7 @@ def _loss(check: StepCheck, logits: Float64Array, batch: _Batch) -> tuple[float,
         pairs = [(y, 1 - shares), (others, shares)]
     else:
         pairs = [(y, of_samples)]
-    found = [_OF_CLASSES[kind](logits, labels, sample_weights=of, **own) for labels, of in pairs]
+    found = [reference(logits, labels, sample_weights=of, **own) for labels, of in pairs]
     amounts = [check.loss.weight(check.loss.device_labels(labels), of, batch.of_classes) for labels, of in pairs]
     loss = sum(amount * own for amount, (own, _) in zip(amounts, found, strict=True))
     delta = sum(amount * own for amount, (_, own) in zip(amounts, found, strict=True))
@@ -414,7 +377,8 @@ def _updated(
     if most is not None:
         gradient, _ = of_optimizers.clip_by_global_norm(gradient, most)
     decays = np.concatenate([np.full(own.size, decay * (name == "conv/weight")) for name, own in weights.items()])
-    update = _OF_OPTIMIZERS[type(optimizer).__name__]
+    update = _reference(of_optimizers, type(optimizer))
+    assert update is not None, "those without a reference are not checked"
     flat, state = update(flat, gradient, state, learning_rate=_RATE, weight_decay=decays, **config)
     pieces = np.split(flat, np.cumsum([own.size for own in weights.values()])[:-1])
     return {name: piece.reshape(weights[name].shape) for name, piece in zip(weights, pieces, strict=True)}, state

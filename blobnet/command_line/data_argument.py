@@ -25,11 +25,7 @@ from blobnet.model import Model
 from blobnet.network.ends import heads_of
 from blobnet.network.graph import Graph
 from blobnet.onnx.conventions import TO_FIRST, with_units_first
-from blobnet.support.loss_names import LOSS_NAMES
 from blobnet.training.arguments import losses_for
-
-#: Losses by their names on the command line.
-LOSSES = {names[0]: Loss.kinds[kind] for kind, names in LOSS_NAMES.items()}
 
 
 def load_dataset(options: argparse.Namespace, model: Model | None = None) -> Dataset | NamedData:
@@ -100,7 +96,7 @@ def losses_of(model: Model, data: NamedDataset, chosen: str | Mapping[str, str] 
     Args:
         model: whose outputs.
         data: whose labels: whole numbers are classes, others targets.
-        chosen: names of LOSSES, by those of outputs; for a single output the name itself.
+        chosen: names of losses, by those of outputs; for a single output the name itself.
 
     Raises:
         OptionError: a loss for no output, or one that does not take such labels.
@@ -119,7 +115,7 @@ def losses_of(model: Model, data: NamedDataset, chosen: str | Mapping[str, str] 
     for name in names:
         has_classes = data.train.y[name].dtype.kind != "f"
         given = (chosen or {}).get(name)
-        kind = LOSSES[given] if given else CrossEntropy if has_classes else MeanSquaredError
+        kind = Loss.named(given or "") or (CrossEntropy if has_classes else MeanSquaredError)
         if has_classes and model.graph.outputs[name].shape.units == 1:
             rule = "whole numbers are classes, which take an output of at least 2 units"
             received = {"output": model.graph.outputs[name].shape, "dtype": data.train.y[name].dtype}

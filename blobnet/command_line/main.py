@@ -12,8 +12,10 @@ import importlib
 import io
 import os
 import sys
+import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from blobnet.command_line.parser import Parser
 from blobnet.device.tuning import LEVELS
 from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError, OptionError, PlanError, ShapeError
 from blobnet.support.interrupt import STATUS, TERMINATED, WORD, Terminated, as_exception, at_once
+from blobnet.support.kinds import option_names, public_names, squeezed
 from blobnet.support.picture_kinds import PICTURE_KINDS
 
 #: What all ranks do that mpiexec starts; of anything else the first does all.
@@ -47,12 +50,7 @@ first steps:
 """
 _TRAIN_EPILOG = """\
 networks:
-  lenet5, fashion_cnn, resnet8, resnet20, resnet56 (small images), alexnet,
-  vgg11, vgg13, vgg16, vgg19, vgg11_bn, vgg13_bn, vgg16_bn, vgg19_bn, resnet18,
-  resnet34, resnet50, resnet101, squeezenet1_1, googlenet, inception_v3,
-  densenet121, densenet161, mobilenet_v1, mobilenet_v2, mobilenet_v3_small,
-  shufflenet_v2_x1_0, efficientnet_b0, convnext_tiny, vit_tiny, unet (masks),
-  unet_1d (sequences)
+{networks}
 
 your own model:
   a function that returns a blobnet.Model, in any Python file. Of input_shape,
@@ -322,7 +320,9 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
         return commands[name]
 
     data, file = "--dataset DATA [options]", "FILE.h5"
-    _add_train(command("train", f"[MODEL] {data}", "train a model and keep it in an HDF5 file", _TRAIN_EPILOG))
+    networks = textwrap.fill(", ".join(public_names("models")), 78, initial_indent="  ", subsequent_indent="  ")
+    epilog = _TRAIN_EPILOG.format(networks=networks)
+    _add_train(command("train", f"[MODEL] {data}", "train a model and keep it in an HDF5 file", epilog))
     _add_evaluate(command("evaluate", f"{file} {data}", "measure a trained model on a data set"))
     summary = "say what a trained model sees in pictures"
     _add_predict(command("predict", f"{file} IMAGE [IMAGE ...] [options]", summary, _PREDICT_EPILOG))
@@ -370,7 +370,9 @@ def _add_train(parser: Parser) -> None:
         type=option_types.number,
         help="default: 0.002, and 0.01 for sgd; the highest of a schedule",
     )
-    group.add_argument("--momentum", metavar="X", type=option_types.number, help="of sgd and rmsprop (default: 0)")
+    group.add_argument(
+        "--momentum", metavar="X", type=option_types.number, help="of optimizers that have one, as sgd (default: 0)"
+    )
     group.add_argument("--weight-decay", metavar="X", type=option_types.number, help="default: 0, and 0.01 for adamw")
     group.add_argument(
         "--clip-norm", metavar="X", type=option_types.number, help="the largest norm of all gradients together"
@@ -379,8 +381,8 @@ def _add_train(parser: Parser) -> None:
         "--loss",
         metavar="NAME",
         type=option_types.loss,
-        help="cross-entropy, focal or dice for classes; mean-squared-error, mean-absolute-error, huber or "
-        "binary-cross-entropy for targets (default: the first of each); for several outputs mask=dice,speed=huber",
+        help=f"{_or(option_names('losses', 'Loss', option_types.NOT_OPTIONS))}; for several outputs "
+        "mask=dice,speed=huber (default: cross-entropy for classes, mean-squared-error for targets)",
     )
     group.add_argument(
         "--loss-weights",
@@ -436,13 +438,9 @@ def _add_train(parser: Parser) -> None:
         help="keep a moving average of the weights, of which a step keeps this part: 0.999 say (default: none)",
     )
     _add_augment(group)
-    group.add_argument(
-        "--schedule",
-        choices=("constant", "step", "cosine"),
-        metavar="NAME",
-        help="of the learning rate: constant, step (x0.1 every few epochs), cosine (down to 0 over --epochs; the "
-        "default)",
-    )
+    names = option_names("schedules", "Schedule", option_types.NOT_OPTIONS)
+    text = "step is x0.1 every few epochs, cosine (the default) goes down to 0 over --epochs"
+    _add_kind(group, "--schedule", names, f"of the learning rate: {_or(names)}; {text}")
     group.add_argument(
         "--step-epochs", metavar="N", type=option_types.count, help="epochs of a step (default: a third of --epochs)"
     )
@@ -789,9 +787,9 @@ def _add_augment(parser: _Options) -> None:
     parser.add_argument(
         "--augment",
         metavar="LIST",
-        help="change samples at random: any of crop, resize, flip, rotate, brightness, contrast, saturation, erase, "
-        "mixup and cutmix, in the order given; with a number, crop=2,rotate=10,mixup=0.2 say, cells, degrees, the "
-        "amount or mixup's alpha (default: nothing)",
+        help="change samples at random, in the order given, by the classes of blobnet.augment or their short names: "
+        f"{_or(option_names('augment', 'Augmentation'))}; with a number, its first argument: crop=2,flip,rotate=10 say "
+        "(default: nothing)",
     )
 
 
@@ -833,12 +831,24 @@ def _add_batch_size(parser: _Options) -> None:
 
 
 def _add_optimizer(parser: _Options, purpose: str = "") -> None:
-    parser.add_argument(
-        "--optimizer",
-        choices=("adam", "adamw", "sgd", "rmsprop"),
-        metavar="NAME",
-        help=f"{purpose}adam, adamw, sgd or rmsprop (default: adam)",
-    )
+    names = option_names("optimizers", "Optimizer")
+    _add_kind(parser, "--optimizer", names, f"{purpose}{_or(names)} (default: adam)")
+
+
+def _add_kind(parser: _Options, name: str, known: list[str], text: str) -> None:
+    """An option that is the name of a class, in any spelling."""
+    kinds = {squeezed(kind): kind for kind in known}
+    choose = partial(_spelled_as, kinds)
+    parser.add_argument(name, choices=known, type=choose, metavar="NAME", help=text)
+
+
+def _spelled_as(kinds: Mapping[str, str], text: str) -> str:
+    return kinds.get(squeezed(text), text)
+
+
+def _or(names: Sequence[str]) -> str:
+    """``a, b or c``."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _add_freeze(parser: _Options) -> None:
@@ -890,5 +900,8 @@ def _check_train(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("--warmup-epochs needs --schedule cosine")
     if options.step_epochs is not None and options.schedule != "step":
         parser.error("--step-epochs needs --schedule step")
-    if options.momentum is not None and options.optimizer not in ("sgd", "rmsprop"):
-        parser.error("--momentum needs --optimizer sgd or rmsprop")
+    if options.momentum is not None:
+        family = importlib.import_module("blobnet.optimizers").Optimizer
+        known = [name for name in option_names("optimizers", "Optimizer") if hasattr(family.named(name), "momentum")]
+        if options.optimizer not in known:
+            parser.error(f"--momentum needs --optimizer {_or(known)}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from blobnet.support.checks import LARGEST_COUNT
-from blobnet.support.loss_names import LOSS_NAMES, loss_named
+from blobnet.support.kinds import spelled
 
+#: Classes that no option can name, since they need a formula or a function.
+NOT_OPTIONS = ("Expression", "Custom")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -101,20 +104,25 @@ def named_size(text: str) -> tuple[str, int]:
 
 
 def loss(text: str) -> str | dict[str, str]:
-    """``dice``, or for several outputs ``mask=dice,speed=huber``: names of losses."""
-    known = ", ".join(f"{first} ({', '.join(rest)})" if rest else first for first, *rest in LOSS_NAMES.values())
+    """``dice``, or for several outputs ``mask=dice,speed=huber``: names of losses.
+
+    NOTE: this imports blobnet.losses, which no command's help does.
+    """
+    family: Any = importlib.import_module("blobnet.losses").Loss
+    kinds = [kind for name, kind in family.kinds.items() if name not in NOT_OPTIONS]
+    named = [(spelled(kind.__name__), f" ({', '.join(kind.aliases)})" if kind.aliases else "") for kind in kinds]
+    known = ", ".join(name + others for name, others in named)
+
+    def own(name: str) -> str | None:
+        kind = family.named(name)
+        return spelled(kind.__name__) if kind in kinds else None
+
     if "=" not in text:
-        return _loss(text) or _fail(f"one of {known}", text)
-    found = {name: _loss(value) for name, value in (_named(part, text) for part in text.split(","))}
+        return own(text) or _fail(f"one of {known}", text)
+    found = {name: own(value) for name, value in (_named(part, text) for part in text.split(","))}
     if None in found.values():
         _fail(f"OUTPUT=NAME,OUTPUT=NAME, each name one of {known}", text)
-    return {name: str(own) for name, own in found.items()}
-
-
-def _loss(name: str) -> str | None:
-    """The first name of the loss that has this one."""
-    kind = loss_named(name)
-    return LOSS_NAMES[kind][0] if kind else None
+    return {name: str(value) for name, value in found.items()}
 
 
 def numbers_by_name(text: str) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from blobnet import onnx, plots
 from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
@@ -64,8 +65,8 @@ def run(options: argparse.Namespace) -> int:
     memory: dict[str, int] = {}
     updates: list[KernelCall] = []
     if training:
-        build = {name.lower(): kind for name, kind in Optimizer.kinds.items()}[options.optimizer or "adam"]
-        optimizer = build()  # type: ignore[call-arg]  # every kind has a default rate
+        build: Any = Optimizer.named(options.optimizer or "adam")
+        optimizer = build()  # Every one has a default rate.
         memory = {name: FLOAT32.itemsize * elements for name, elements in optimizer.memory(plan.parameters).items()}
         updates = optimizer.calls(plan.parameters, kind)
     memory |= {name: FLOAT32.itemsize * elements for name, elements in sums.memory().items()}

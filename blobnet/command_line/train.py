@@ -13,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -27,7 +27,6 @@ from blobnet.augment.words import augmentations_of
 from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
 from blobnet.command_line import transfer
 from blobnet.command_line.data_argument import (
-    LOSSES,
     check_classes,
     check_input,
     check_labels,
@@ -543,8 +542,7 @@ def _optimizer(options: argparse.Namespace) -> optimizers.Optimizer | None:
     if options.resume and all(getattr(options, name) is None for name in _OF_OPTIMIZER):
         return None
     name = options.optimizer or "adam"
-    kinds = {name.lower(): kind for name, kind in optimizers.Optimizer.kinds.items()}
-    build: Any = kinds[name]
+    build: Any = optimizers.Optimizer.named(name)
     given = {name: getattr(options, name) for name in ("weight_decay", "clip_norm", "momentum")}
     default = SGD_RATE if name == "sgd" else DEFAULT_RATE
     rate = default if options.learning_rate is None else options.learning_rate
@@ -552,11 +550,13 @@ def _optimizer(options: argparse.Namespace) -> optimizers.Optimizer | None:
 
 
 def _schedule(options: argparse.Namespace, rate: float) -> float | schedules.Schedule:
-    if options.schedule == "step":
-        return schedules.Step(rate, options.step_epochs or math.ceil(options.epochs / 3))
     if options.schedule == "constant":
         return rate
-    return schedules.Cosine(rate, options.warmup_epochs or 0.0)
+    kind: Any = schedules.Schedule.named(options.schedule or "cosine")
+    given = {"every_epochs": options.step_epochs or math.ceil(options.epochs / 3)}
+    given["warmup_epochs"] = options.warmup_epochs or 0.0
+    own = {item.name for item in fields(kind)}
+    return kind(rate, **{name: value for name, value in given.items() if name in own})  # type: ignore[no-any-return]
 
 
 def _held_out(options: argparse.Namespace, data: _Data) -> tuple[_Data, _Split | None]:
@@ -602,7 +602,7 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
     if isinstance(options.loss, Mapping):
         rule = "losses go by the names of outputs where the arrays of a data set do"
         raise OptionError("--loss", rule, loss=", ".join(options.loss), data=data)
-    kind = LOSSES[options.loss] if options.loss else CrossEntropy if data.classes else MeanSquaredError
+    kind = Loss.named(options.loss or "") or (CrossEntropy if data.classes else MeanSquaredError)
     if kind.takes_classes != bool(data.classes):
         wanted = "classes" if kind.takes_classes else "targets, not classes"
         raise OptionError("--loss", f"the data set must have {wanted}", loss=options.loss, data=data)

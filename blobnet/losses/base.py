@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, group_size, power_of_two
 from blobnet.launch.kernel_source import Macro
 from blobnet.memory.blob import FloatArray, Shape
-from blobnet.support.foreign import Explained
+from blobnet.support.kinds import Kind
 
 #: The number of a label that takes no part, on the device.
 IGNORED = -1
@@ -21,7 +21,7 @@ _PART_POSITIONS, _MAX_PARTS, _MAX_ITEMS = 4096, 64, 256
 
 
 @dataclass(frozen=True)
-class Loss(metaclass=Explained):
+class Loss(Kind):
     """Base of all losses."""
 
     #: Numbers that a loss leaves for each part of a sample in ``sample_metrics``, and sums in ``totals``, in front of
@@ -35,15 +35,7 @@ class Loss(metaclass=Explained):
     #: The kernel that computes it.
     kernel: ClassVar[str] = ""
     kinds: ClassVar[dict[str, type[Loss]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if not cls.__name__.startswith("_"):
-            Loss.kinds[cls.__name__] = cls
-
-    def config(self) -> dict[str, Any]:
-        """The arguments that build an equal loss."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+    noun: ClassVar[str] = "loss"
 
     # -- labels and weights ------------------------------------------------------------------------------------------
 

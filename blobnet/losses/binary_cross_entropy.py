@@ -28,6 +28,7 @@ class BinaryCrossEntropy(_TargetLoss):
 
     label_smoothing: float = 0.0
     kernel: ClassVar[str] = "loss/binary_cross_entropy"
+    aliases: ClassVar[tuple[str, ...]] = ("bce",)
 
     def __post_init__(self) -> None:
         check_smoothing(self)

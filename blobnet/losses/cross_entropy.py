@@ -27,10 +27,15 @@ class CrossEntropy(_ClassLoss):
 
     label_smoothing: float = 0.0
     kernel: ClassVar[str] = "loss/cross_entropy"
+    aliases: ClassVar[tuple[str, ...]] = ("ce", "categorical-crossentropy", "sparse-categorical-crossentropy")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_smoothing(self)
+
+    @classmethod
+    def examples(cls) -> tuple[CrossEntropy, ...]:
+        return (cls(label_smoothing=0.1),)
 
     def macros(self) -> dict[str, Macro]:
         return {"LABEL_SMOOTHING": float(self.label_smoothing)}

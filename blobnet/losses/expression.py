@@ -16,6 +16,11 @@ from blobnet.layers.lowered import spelled_out
 from blobnet.losses.base import Loss
 from blobnet.memory.blob import Shape
 
+#: Charbonnier's loss, whose reference is ``blobnet.examination.reference.losses.expression``.
+CHARBONNIER = """function (P[N, C, ...], T[N, C, ...]) -> (L) {
+  L[n] = +(sqrt((P[n, c, ...] - T[n, c, ...]) * (P[n, c, ...] - T[n, c, ...]) + 0.25) / (C * Y * X));
+}"""
+
 
 @dataclass(frozen=True)
 class Expression(Loss):
@@ -54,6 +59,10 @@ class Expression(Loss):
         fits = len(heads) == 2 and all(sizes and len(sizes) > 1 for sizes in heads.values())
         if not fits or len(function.outputs) != 1:
             raise OptionError("Expression", rule, inputs=heads, outputs=function.outputs)
+
+    @classmethod
+    def examples(cls) -> tuple[Expression, ...]:
+        return (cls(CHARBONNIER),)
 
     def _function(self, rank: int = 2) -> Function:
         return function(spelled_out(self.text, rank), **dict(self.sizes))

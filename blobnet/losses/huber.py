@@ -25,9 +25,14 @@ class Huber(_TargetLoss):
 
     delta: float = 1.0
     kernel: ClassVar[str] = "loss/huber"
+    aliases: ClassVar[tuple[str, ...]] = ("smooth-l1",)
 
     def __post_init__(self) -> None:
         check_number("Huber", "delta", self.delta, above=0)
+
+    @classmethod
+    def examples(cls) -> tuple[Huber, ...]:
+        return (cls(0.5),)
 
     def macros(self) -> dict[str, Macro]:
         return {"KNEE": float(self.delta)}

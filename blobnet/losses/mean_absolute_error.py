@@ -13,3 +13,4 @@ class MeanAbsoluteError(_TargetLoss):
     """The mean over a sample's outputs of abs(output - target), the L1 loss; targets of the output's shape."""
 
     kernel: ClassVar[str] = "loss/mean_absolute_error"
+    aliases: ClassVar[tuple[str, ...]] = ("mae", "l1")

@@ -13,3 +13,4 @@ class MeanSquaredError(_TargetLoss):
     """The mean over a sample's outputs of (output - target)^2; targets of the output's shape."""
 
     kernel: ClassVar[str] = "loss/mean_squared_error"
+    aliases: ClassVar[tuple[str, ...]] = ("mse", "l2")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.metrics.types import Labels, Scores
+from blobnet.metrics.types import Labels, Scores, metric
 
 
 def confusion_matrix(labels: Labels, predicted: Labels, classes: int) -> npt.NDArray[np.int64]:
@@ -51,26 +51,31 @@ def _mean(of_classes: Callable[[npt.NDArray[np.int64]], Scores], labels: Labels,
     return float(of_classes(matrix)[present].mean()) if present.any() else math.nan
 
 
+@metric("classes")
 def precision(labels: Labels, scores: Scores) -> float:
     """The part that is right of what was taken for a class; the mean over the classes that have samples."""
     return _mean(_precision, labels, scores)
 
 
+@metric("classes")
 def recall(labels: Labels, scores: Scores) -> float:
     """The part of a class that was found; the mean over the classes that have samples."""
     return _mean(_recall, labels, scores)
 
 
+@metric("classes")
 def f1(labels: Labels, scores: Scores) -> float:
     """The harmonic mean of a class's precision and recall; the mean over the classes that have samples."""
     return _mean(_f1, labels, scores)
 
 
+@metric("classes")
 def iou(labels: Labels, scores: Scores) -> float:
     """Intersection over union of a class and of what was taken for it; the mean over the classes that have samples."""
     return _mean(_iou, labels, scores)
 
 
+@metric("classes", "targets")
 def auc(labels: Labels, scores: Scores) -> float:
     """The area below the ROC curve of each class against the others; the mean over the classes that have one.
 

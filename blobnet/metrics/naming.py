@@ -11,14 +11,13 @@ from blobnet.errors import OptionError, near_matches
 from blobnet.losses import Loss
 from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import FloatArray
-from blobnet.metrics.classes import auc, f1, iou, precision, recall
-from blobnet.metrics.targets import mae, r2, rmse
-from blobnet.metrics.types import Labels, Metric, Scores
+from blobnet.metrics.types import METRICS, Labels, Metric, Scores
 
-_OF_CLASSES: tuple[Metric, ...] = (precision, recall, f1, iou, auc)
-_OF_TARGETS: tuple[Metric, ...] = (mae, rmse, r2, auc)
-#: Metrics of which less is better.
-FALLING = frozenset({"mae", "rmse"})
+
+def is_error(name: str) -> bool:
+    """Return whether less is better of a value of the history; of several outputs a name stands behind the output's."""
+    falling = [metric for metric, known in METRICS.items() if known.falls]
+    return "loss" in name or any(f"_{name}".endswith(f"_{metric}") for metric in falling)
 
 
 def named(metrics: Metric | str | Sequence[Metric | str], loss: Loss) -> dict[str, Metric]:
@@ -27,14 +26,14 @@ def named(metrics: Metric | str | Sequence[Metric | str], loss: Loss) -> dict[st
     Raises:
         OptionError: an unknown name, one that is not made for the loss's labels, no function, or two of one name.
     """
-    known = {metric.__name__: metric for metric in (_OF_CLASSES if loss.takes_classes else _OF_TARGETS)}
+    labels = "classes" if loss.takes_classes else "targets"
+    known = {name: metric.function for name, metric in METRICS.items() if labels in metric.labels}
     anyway = ("loss", "accuracy", "top_5") if loss.takes_classes else ("loss",)
     found: dict[str, Metric] = {}
     for metric in (metrics,) if isinstance(metrics, str) or callable(metrics) else metrics:
         if isinstance(metric, str) and metric not in known:
-            labels = "classes" if loss.takes_classes else "targets"
             hint = near_matches(metric, sorted(known))
-            if metric in {other.__name__ for other in (*_OF_CLASSES, *_OF_TARGETS)}:
+            if metric in METRICS:
                 hint = f"the model's loss is {type(loss).__name__}, which takes {labels}."
             elif metric in anyway:
                 hint = f"leave it out: {metric} is always measured."

@@ -7,19 +7,22 @@ import math
 import numpy as np
 
 from blobnet.metrics.classes import _quotient
-from blobnet.metrics.types import Labels, Scores
+from blobnet.metrics.types import Labels, Scores, metric
 
 
+@metric("targets", falls=True)
 def mae(targets: Labels, outputs: Scores) -> float:
     """The mean absolute error."""
     return float(np.abs(outputs - targets).mean())
 
 
+@metric("targets", falls=True)
 def rmse(targets: Labels, outputs: Scores) -> float:
     """The square root of the mean squared error."""
     return math.sqrt(float(np.square(outputs - targets).mean()))
 
 
+@metric("targets")
 def r2(targets: Labels, outputs: Scores) -> float:
     """The coefficient of determination, ``1 - sum((y - f)^2) / sum((y - mean(y))^2)``, the mean over the outputs.
 

@@ -174,7 +174,7 @@ def losses_description(loss: Any) -> Any:
     """A loss, or the losses of several outputs by name, as plain data (JSON)."""
     if isinstance(loss, Mapping):
         return {name: losses_description(own) for name, own in loss.items()}
-    return {"kind": type(loss).__name__, "config": loss.config()}
+    return loss.description()
 
 
 # -- what users give for each end -------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from blobnet.optimizers.adam import Adam, AdamW
 from blobnet.optimizers.base import CLIP_SCALE as CLIP_SCALE
 from blobnet.optimizers.base import HYPERPARAMETERS as HYPERPARAMETERS
 from blobnet.optimizers.base import Optimizer
-from blobnet.optimizers.base import from_description as from_description
 from blobnet.optimizers.rmsprop import RMSprop
 from blobnet.optimizers.sgd import SGD
 

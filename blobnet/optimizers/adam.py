@@ -78,6 +78,10 @@ class Adam(_Moments):
 
     decoupled: ClassVar[bool] = False
 
+    @classmethod
+    def examples(cls) -> tuple[Adam, ...]:
+        return (cls(weight_decay=0.1),)
+
 
 @dataclass(frozen=True)
 class AdamW(_Moments):
@@ -100,3 +104,7 @@ class AdamW(_Moments):
 
     weight_decay: float = field(default=0.01, kw_only=True)
     decoupled: ClassVar[bool] = True
+
+    @classmethod
+    def examples(cls) -> tuple[AdamW, ...]:
+        return (cls(clip_norm=0.5),)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from blobnet import schedules
-from blobnet.errors import ArgumentError, BlobnetError, FileError, OptionError, near_matches
+from blobnet.errors import OptionError
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
@@ -19,8 +18,8 @@ from blobnet.launch.kernel_source import Macro
 from blobnet.memory.blob import FloatArray
 from blobnet.network.parameters import ParameterGroup, ParameterTable
 from blobnet.schedules import Constant, Custom, Schedule
-from blobnet.support.checks import check_number, plain
-from blobnet.support.foreign import Explained
+from blobnet.support.checks import check_number
+from blobnet.support.kinds import Kind
 
 #: Numbers that the trainer writes before each step: :meth:`Optimizer.step_values`.
 HYPERPARAMETERS = "optimizer hyperparameters"
@@ -38,8 +37,11 @@ _GROUP, _MAX_ITEMS = 256, 1 << 18
 _MIN_EPSILON = 1e-30
 
 
+_Own = TypeVar("_Own", bound="Optimizer")
+
+
 @dataclass(frozen=True)
-class Optimizer(metaclass=Explained):
+class Optimizer(Kind):
     """Base of all optimizers: hyperparameters, the memory to allocate, and the calls of a step. Knows no device.
 
     A trainer allocates :meth:`memory`, zeroed; before every step it writes :meth:`step_values` to HYPERPARAMETERS; it
@@ -51,15 +53,10 @@ class Optimizer(metaclass=Explained):
     clip_norm: float | None = field(default=None, kw_only=True)
     rates: Mapping[str, float] | Sequence[tuple[str, float]] = field(default=(), kw_only=True)
 
-    #: Every optimizer by the name of its class, for files and options.
     kinds: ClassVar[dict[str, type[Optimizer]]] = {}
+    noun: ClassVar[str] = "optimizer"
     #: The kernel of a step.
     kernel: ClassVar[str] = ""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if not cls.__name__.startswith("_"):
-            Optimizer.kinds[cls.__name__] = cls
 
     def __post_init__(self) -> None:
         if callable(self.learning_rate):
@@ -109,16 +106,18 @@ class Optimizer(metaclass=Explained):
 
     def config(self) -> dict[str, Any]:
         """The arguments that build an equal optimizer, as plain data (JSON); a schedule becomes its description."""
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "rates"}
-        config = {
-            name: value.description() if isinstance(value, Schedule) else plain(value) for name, value in values.items()
-        }
+        config = super().config()
+        if isinstance(self.learning_rate, Schedule):
+            config["learning_rate"] = self.learning_rate.description()
         # NOTE: an optimizer without rates is described as in files that were written before there were any.
+        del config["rates"]
         return config | ({"rates": [list(pair) for pair in self.factors]} if self.rates else {})
 
-    def description(self) -> dict[str, Any]:
-        """Kind and config, as plain data that :func:`from_description` takes."""
-        return {"kind": type(self).__name__, "config": self.config()}
+    @classmethod
+    def _from_config(cls: type[_Own], config: dict[str, Any], subject: str) -> _Own:
+        if isinstance(config.get("learning_rate"), Mapping):
+            config["learning_rate"] = Schedule.from_description(config["learning_rate"], subject)
+        return cls(**config)
 
     # -- what subclasses say -----------------------------------------------------------------------------------------
 
@@ -237,28 +236,3 @@ class Optimizer(metaclass=Explained):
 
 def _array(storage: str, elements: int, offset: int = 0) -> Array:
     return Array(storage, elements, offset=offset, persistent=True)
-
-
-def from_description(description: Mapping[str, Any], subject: str) -> Optimizer:
-    """Rebuilds what :meth:`Optimizer.description` gave.
-
-    Args:
-        description: kind and config.
-        subject: the file that it was read from, for errors.
-
-    Raises:
-        FileError: it is not the description of an optimizer.
-        OptionError: a value in it is not allowed.
-    """
-    try:
-        kind, config = description["kind"], dict(description["config"])
-        if kind not in Optimizer.kinds:
-            hint = near_matches(kind, list(Optimizer.kinds))
-            raise FileError(subject, "the optimizer must be one of blobnet's", kind=kind, hint=hint)
-        if isinstance(config.get("learning_rate"), Mapping):
-            config["learning_rate"] = schedules.from_description(config["learning_rate"], subject)
-        return Optimizer.kinds[kind](**config)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, BlobnetError) and not isinstance(error, ArgumentError):
-            raise
-        raise FileError(subject, "an optimizer must have a kind and its config") from error

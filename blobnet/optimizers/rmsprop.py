@@ -43,6 +43,10 @@ class RMSprop(Optimizer):
         self._check("epsilon", least=_MIN_EPSILON)
         self._check("momentum", least=0, below=1)
 
+    @classmethod
+    def examples(cls) -> tuple[RMSprop, ...]:
+        return (cls(momentum=0.5, weight_decay=0.1),)
+
     @property
     def state_slots(self) -> tuple[str, ...]:
         return ("mean_square", "momentum") if self.momentum else ("mean_square",)

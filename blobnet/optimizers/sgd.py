@@ -44,6 +44,10 @@ class SGD(Optimizer):
             hint = "SGD(momentum=0.9, nesterov=True)."
             raise OptionError(self._subject, "nesterov needs a momentum above 0", momentum=self.momentum, hint=hint)
 
+    @classmethod
+    def examples(cls) -> tuple[SGD, ...]:
+        return (cls(momentum=0.9, nesterov=True, weight_decay=0.1, clip_norm=0.5),)
+
     @property
     def state_slots(self) -> tuple[str, ...]:
         return ("momentum",) if self.momentum else ()

@@ -7,7 +7,6 @@ from blobnet.schedules.base import Schedule
 from blobnet.schedules.constant import Constant
 from blobnet.schedules.cosine import Cosine
 from blobnet.schedules.custom import Custom
-from blobnet.schedules.descriptions import from_description as from_description
 from blobnet.schedules.step import Step
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from blobnet.errors import OptionError
+from blobnet.errors import FileError, OptionError
 from blobnet.schedules.base import Schedule
 from blobnet.support.checks import check_number
 
@@ -40,3 +40,10 @@ class Custom(Schedule):
 
     def config(self) -> dict[str, Any]:
         return {"function": getattr(self.function, "__qualname__", type(self.function).__name__)}
+
+    @classmethod
+    def _from_config(cls, config: dict[str, Any], subject: str) -> Custom:
+        hint = "give fit the optimizer again."
+        raise FileError(
+            subject, "a file cannot hold the function of a schedule", function=config["function"], hint=hint
+        )

@@ -17,20 +17,15 @@ from blobnet.network.ends import by_name, in_order, part_subject
 from blobnet.network.graph import Graph
 from blobnet.optimizers import Optimizer
 from blobnet.support.checks import check_number
-from blobnet.support.loss_names import loss_named, squeezed
 
 
 def loss_of(value: Any) -> Loss | None:
-    """A loss, its class, or its name: ``MeanSquaredError``, ``mean_squared_error`` or ``mse``
-    (blobnet/support/loss_names.py).
-
-    None stays None.
+    """A loss, its class, or its name: ``MeanSquaredError``, ``mean_squared_error`` or ``mse``; None stays None.
 
     Raises:
         OptionError: it is none of these.
     """
-    name = (isinstance(value, str) and loss_named(value)) or value
-    found: Loss | None = _object("loss", name, Loss, Loss.kinds)
+    found: Loss | None = _object(value, Loss)
     return found
 
 
@@ -87,7 +82,7 @@ def optimizer_of(value: Any) -> Optimizer | None:
     Raises:
         OptionError: it is none of these.
     """
-    found: Optimizer | None = _object("optimizer", value, Optimizer, Optimizer.kinds)
+    found: Optimizer | None = _object(value, Optimizer)
     return found
 
 
@@ -95,19 +90,20 @@ def optimizer_of(value: Any) -> Optimizer | None:
 _USUAL = {"loss": "CrossEntropy", "optimizer": "Adam"}
 
 
-def _object(what: str, value: Any, base: Any, kinds: Mapping[str, Any]) -> Any:
+def _object(value: Any, base: Any) -> Any:
     if value is None or isinstance(value, base):
         return value
+    what = base.noun
     build = value if isinstance(value, type) and issubclass(value, base) else None
     if isinstance(value, str):
-        build = {squeezed(name): kind for name, kind in kinds.items()}.get(squeezed(value))
+        build = base.named(value)
         if build is None:
             rule = f"the {what} must be one of blobnet's"
-            raise OptionError(what, rule, name=value, hint=near_matches(value, list(kinds)))
+            raise OptionError(what, rule, name=value, hint=near_matches(value, list(base.kinds)))
     if build is None:
-        said = squeezed(getattr(value, "__name__", type(value).__name__)).removesuffix("loss")
-        own = {squeezed(name): name for name in kinds}.get(said) or (what == "loss" and loss_named(said))
-        hint = f"blobnet.{base.__module__.split('.')[1]}.{own or _USUAL[what]}(), for example."
+        said = getattr(value, "__name__", type(value).__name__)
+        own = base.named(said) or base.named(said.lower().removesuffix("loss"))
+        hint = f"blobnet.{base.__module__.split('.')[1]}.{own.__name__ if own else _USUAL[what]}(), for example."
         if what == "loss" and not own and callable(value):
             hint = "a formula is a losses.Expression(text), whose derivative follows from it (docs/contractions.md)."
         raise OptionError(what, f"it must be {_article(base)}, or the name of one", received=_kind(value), hint=hint)

@@ -519,7 +519,7 @@ def test_outputs_and_deltas_of_halves(device: Device, loss: Loss, function: Any,
         (MeanSquaredError(), reference.mean_squared_error),
         (MeanAbsoluteError(), reference.mean_absolute_error),
         (Huber(), reference.huber),
-        (Huber(0.3), partial(reference.huber, knee=0.3)),
+        (Huber(0.3), partial(reference.huber, delta=0.3)),
     ],
     ids=_name,
 )

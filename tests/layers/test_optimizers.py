@@ -413,7 +413,7 @@ def test_nothing_to_train() -> None:
 def test_description(optimizer: Optimizer) -> None:
     description = json.loads(json.dumps(optimizer.description()))
     assert description == optimizer.description()
-    assert optimizers.from_description(description, "a.h5") == optimizer
+    assert Optimizer.from_description(description, "a.h5") == optimizer
     assert type(optimizer)(**{**optimizer.config(), "learning_rate": optimizer.learning_rate}) == optimizer
 
 
@@ -444,12 +444,15 @@ def test_description_of_a_schedule() -> None:
         ),
         ({"kind": "_Moments", "config": {}}, "a.h5: the optimizer must be one of blobnet's"),
         ({"kind": "Optimizer", "config": {}}, "a.h5: the optimizer must be one of blobnet's"),
-        ({"kind": 3, "config": {}}, "a.h5: an optimizer must have a kind and its config"),
-        ({"kind": ["SGD"], "config": {}}, "a.h5: an optimizer must have a kind and its config"),
-        ({"kind": "SGD"}, "a.h5: an optimizer must have a kind and its config"),
-        ({"kind": "SGD", "config": "momentum"}, "a.h5: an optimizer must have a kind and its config"),
-        ({"kind": "SGD", "config": {"speed": 1}}, "a.h5: an optimizer must have a kind and its config"),
-        ([], "a.h5: an optimizer must have a kind and its config"),
+        ({"kind": 3, "config": {}}, "a.h5: the optimizer must be one of blobnet's. Received kind=3"),
+        ({"kind": ["SGD"], "config": {}}, "a.h5: the optimizer must be one of blobnet's. Received kind="),
+        ({"kind": "SGD"}, "a.h5: the optimizer must have a kind and its config"),
+        ({"kind": "SGD", "config": "momentum"}, "a.h5: the optimizer must have a kind and its config"),
+        (
+            {"kind": "SGD", "config": {"speed": 1}},
+            "a.h5: the optimizer must have arguments that blobnet knows. Received kind=SGD, .*speed",
+        ),
+        ([], "a.h5: the optimizer must have a kind and its config"),
         (
             {"kind": "SGD", "config": {"learning_rate": {"kind": "Cosin", "config": {}}}},
             "a.h5: the learning rate's schedule must be one of blobnet's. Received kind=Cosin. Hint: .*'Cosine'",
@@ -459,12 +462,12 @@ def test_description_of_a_schedule() -> None:
 )
 def test_foreign_descriptions(description: Any, message: str) -> None:
     with pytest.raises(FileError, match=message):
-        optimizers.from_description(description, "a.h5")
+        Optimizer.from_description(description, "a.h5")
 
 
 def test_description_with_a_bad_value() -> None:
-    with pytest.raises(OptionError, match="SGD: momentum must be"):
-        optimizers.from_description({"kind": "SGD", "config": {"momentum": 2}}, "a.h5")
+    with pytest.raises(FileError, match=r"^a\.h5: the optimizer must have arguments.*SGD: momentum must be"):
+        Optimizer.from_description({"kind": "SGD", "config": {"momentum": 2}}, "a.h5")
 
 
 @pytest.mark.parametrize(

@@ -621,7 +621,7 @@ def test_elementwise_losses(torch: Any, seed: int, shape: tuple[int, ...]) -> No
     )
     check_loss(
         torch,
-        lambda x: losses.huber(x, targets, knee=0.7),
+        lambda x: losses.huber(x, targets, delta=0.7),
         lambda x: function.huber_loss(x, torch.tensor(targets), delta=0.7),
         x,
     )

@@ -21,7 +21,6 @@ from blobnet.datasets.splits import as_split
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, BlobnetWarning, DataError, DeviceError, FileError, OptionError, ShapeError
 from blobnet.support.foreign import ARGUMENTS, METHODS
-from blobnet.support.loss_names import LOSS_NAMES
 from blobnet.training.arguments import loss_of, optimizer_of, parted
 
 RANDOM = np.random.default_rng(7)
@@ -67,7 +66,6 @@ def test_objects_classes_and_nothing() -> None:
     assert loss_of("l2") == losses.MeanSquaredError()
     assert loss_of("smooth_l1") == losses.Huber()
     assert loss_of("ce") == loss_of("sparse_categorical_crossentropy") == losses.CrossEntropy()
-    assert {kind for kind in losses.Loss.kinds if kind != "Expression"} == LOSS_NAMES.keys()
     assert loss_of("cross-entropy") == losses.CrossEntropy()
     for name, kind in optimizers.Optimizer.kinds.items():
         assert type(optimizer_of(name)) is type(optimizer_of(name.lower())) is type(optimizer_of(kind)) is kind
@@ -540,8 +538,8 @@ def test_names_of_outputs(device: Device, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (b"label_smoothing", b"label_smoothong", "must have arguments that blobnet knows. Received loss=CrossEntropy"),
-        (b"0.1", b"[0.1]", "must have arguments that blobnet knows. Received loss=CrossEntropy"),
+        (b"label_smoothing", b"label_smoothong", "must have arguments that blobnet knows. Received kind=CrossEntropy"),
+        (b"0.1", b"[0.1]", "must have arguments that blobnet knows. Received kind=CrossEntropy"),
         (
             b'"CrossEntropy"',
             b'"Cross"',

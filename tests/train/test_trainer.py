@@ -620,7 +620,9 @@ def test_what_a_training_prints(device: Device, capsys: pytest.CaptureFixture[st
 
 def test_optimizers_can_be_named_in_options() -> None:
     for optimizer in OPTIMIZERS.values():
-        assert optimizers.from_description(json.loads(json.dumps(optimizer.description())), "file") == optimizer
+        assert (
+            optimizers.Optimizer.from_description(json.loads(json.dumps(optimizer.description())), "file") == optimizer
+        )
 
 
 # -- trainings that run, but not as they were meant --------------------------------------------------------------------

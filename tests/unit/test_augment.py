@@ -23,14 +23,15 @@ from blobnet.augment import (
 )
 from blobnet.augment.base import uniform
 from blobnet.augment.epoch_rows import EpochRows, from_descriptions, partner_shares, rows_for
-from blobnet.augment.words import WORDS, augmentations_of
+from blobnet.augment.words import augmentations_of
 from blobnet.errors import OptionError
 from blobnet.examination.reference.philox import philox4x32
 from blobnet.memory.blob import FloatArray, Shape
 
 SHAPE = Shape(3, 12, 16)
 MANY = np.arange(4000)
-ALL = [build() for build in WORDS.values()]
+WORDS = ("crop", "resize", "flip", "rotate", "brightness", "contrast", "saturation", "erase", "mixup", "cutmix")
+ALL = list(augmentations_of(",".join(WORDS)))
 
 
 def rows(*augmentations: Augmentation, shape: Shape = SHAPE, epoch: int = 0) -> FloatArray:
@@ -219,7 +220,9 @@ def test_rows_that_are_made_ahead_are_those_of_each_batch(monkeypatch: pytest.Mo
 
 def test_words_and_descriptions() -> None:
     assert augmentations_of(" crop=3,flip , rotate=15.5") == (RandomCrop(3), Flip(), RandomAffine(15.5))
-    assert augmentations_of(",".join(WORDS)) == tuple(ALL)
+    assert {type(item) for item in ALL} == {*Augmentation.kinds.values()}
+    assert augmentations_of(",".join(type(item).__name__ for item in ALL)) == tuple(ALL)
+    assert augmentations_of("random-resized-crop, cut-mix=0.5") == (RandomResizedCrop(), CutMix(0.5))
     assert augmentations_of(Flip()) == (Flip(),)
     assert augmentations_of(iter([Flip(), Contrast()])) == (Flip(), Contrast())
     assert from_descriptions([item.description() for item in ALL], "resume") == tuple(ALL)

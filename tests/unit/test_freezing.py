@@ -19,8 +19,7 @@ from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters, rate_factors
 from blobnet.network.summary import summarize
-from blobnet.optimizers import SGD, Adam
-from blobnet.optimizers.base import from_description as optimizer_from
+from blobnet.optimizers import SGD, Adam, Optimizer
 from blobnet.planning import Plan, make_plan
 from blobnet.support.tables import Table
 from blobnet.training import progress
@@ -349,7 +348,7 @@ def test_rates_are_part_of_an_optimizers_description() -> None:
     optimizer = Adam(rates={"head/*": 1, "*": 0.1})
     assert optimizer.rates == (("head/*", 1.0), ("*", 0.1))
     assert optimizer.config()["rates"] == [["head/*", 1.0], ["*", 0.1]]
-    assert optimizer_from(optimizer.description(), "file") == optimizer
+    assert Optimizer.from_description(optimizer.description(), "file") == optimizer
     assert "rates" not in Adam().config()
     assert hash(optimizer) != hash(Adam())
 

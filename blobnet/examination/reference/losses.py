@@ -130,13 +130,20 @@ def mean_absolute_error(predictions: FloatArray, targets: FloatArray) -> tuple[f
     return float(np.abs(difference).mean()), np.sign(difference) / difference.size
 
 
-def huber(predictions: FloatArray, targets: FloatArray, *, knee: float = 1.0) -> tuple[float, FloatArray]:
-    """Two arrays of one shape -> the mean over all elements of d^2 / 2, or knee * (|d| - knee / 2) beyond the knee."""
+def expression(outputs: FloatArray, targets: FloatArray) -> tuple[float, FloatArray]:
+    """Charbonnier's, sqrt(d^2 + 1/4), as :data:`blobnet.losses.expression.CHARBONNIER` says it."""
+    distance = float64(outputs) - targets
+    roots = np.sqrt(np.square(distance) + 0.25)
+    return float(roots.mean()), distance / roots / distance.size
+
+
+def huber(predictions: FloatArray, targets: FloatArray, *, delta: float = 1.0) -> tuple[float, FloatArray]:
+    """Two arrays of one shape -> the mean over all elements of d^2 / 2, or delta * (|d| - delta / 2) beyond it."""
     _check_shapes(predictions, targets)
     difference = float64(predictions) - float64(targets)
     distance = np.abs(difference)
-    loss = np.where(distance <= knee, difference**2 / 2, knee * (distance - knee / 2))
-    return float(loss.mean()), np.clip(difference, -knee, knee) / difference.size
+    loss = np.where(distance <= delta, difference**2 / 2, delta * (distance - delta / 2))
+    return float(loss.mean()), np.clip(difference, -delta, delta) / difference.size
 
 
 def _check_shapes(first: FloatArray, second: FloatArray) -> None:
