@@ -293,7 +293,7 @@ def run_step(device: Device, loss: Loss, tuning: Tuning, *, at_positions: bool =
     plan = make_plan(graph.from_nodes(source, node), 3, loss=loss, training=True, tuning=tuning)
     executor = Executor(device, plan)
     generator = np.random.default_rng(0)
-    executor.write_array("parameters", generator.uniform(0.5, 1, plan.parameters.elements).astype(np.float32))
+    executor.write_array("parameters", generator.uniform(0.5, 1, plan.request.parameters.elements).astype(np.float32))
     executor.write_array("samples", generator.standard_normal(2 * 42).astype(np.float32))
     count = 2 * loss.label_elements(node.shape)
     labels = (

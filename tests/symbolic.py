@@ -376,7 +376,7 @@ class SymbolicExecutor:
         self.plan = plan
         sizes = {name: buffer.elements + plan.batch_size * buffer.per_sample for name, buffer in plan.buffers.items()}
         self.memory = SymbolicMemory(sizes, plan.placed)
-        self.memory.sites = dict(enumerate(plan.sites[vertex.name] for vertex in plan.graph.vertices))
+        self.memory.sites = dict(enumerate(plan.sites[vertex.name] for vertex in plan.request.graph.vertices))
         #: Whether what depends on parameters alone is still to be made.
         self.is_new = True
 
@@ -391,10 +391,10 @@ class SymbolicExecutor:
                 memory.run(call, count)
             following = plan.calls[position + 1 :]
             if phase == "forward" and (not following or following[0][0] != "forward"):
-                output = memory.data(plan.outputs[plan.graph.output.name], count).reshape(count, -1).copy()
+                output = memory.data(plan.outputs[plan.request.graph.output.name], count).reshape(count, -1).copy()
         assert output is not None
         self.is_new = False
-        delta = plan.deltas.get(plan.graph.input.name)
+        delta = plan.deltas.get(plan.request.graph.input.name)
         kept = {key: value for key, value in memory.persistent.items() if key[0] in ("gradients", "parameters")}
         return Outcome(
             output,
@@ -404,7 +404,7 @@ class SymbolicExecutor:
 
 
 def _name(plan: Plan, storage: str, offset: int) -> str:
-    names = {piece.offset: name for name, piece in plan.parameters.slices.items()}
+    names = {piece.offset: name for name, piece in plan.request.parameters.slices.items()}
     return f"{storage} {names[offset]}"
 
 

@@ -269,7 +269,7 @@ def filled_executor(
     """A case's plan with memory, random numbers in all its blobs and parameters, and buffers of ``scratch`` bytes."""
     sizes = {**dict.fromkeys(_UNUSED, 16), **(scratch or {})}
     executor = Executor(device, plan, {name: device.memory.allocate(size) for name, size in sizes.items()}, debug=debug)
-    executor.write_array("parameters", plan.parameters.pack(_weights(plan.graph.named_parameters)))
+    executor.write_array("parameters", plan.request.parameters.pack(_weights(plan.request.graph.named_parameters)))
     for blob in {blob.storage: blob for blob in [*plan.outputs.values(), *plan.deltas.values()]}.values():
         memory = np.zeros(plan.batch_size * blob.layout.memory_elements, blob.type.name)
         data = blob.layout.data(memory, plan.batch_size)
@@ -281,7 +281,7 @@ def filled_executor(
 def _calls(plan: Plan, case: Case) -> dict[str, list[KernelCall]]:
     """The layer's calls of each phase."""
     found: dict[str, list[KernelCall]] = {direction: [] for direction in case.directions}
-    layer = plan.graph.vertex(CASE_LAYER, "case").index
+    layer = plan.request.graph.vertex(CASE_LAYER, "case").index
     for _, call in plan.calls:
         # An Add's backward copies, if any, are its neighbours' doing.
         if call.vertex == layer and case.phase(call.direction) in found:

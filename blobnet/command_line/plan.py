@@ -67,8 +67,10 @@ def run(options: argparse.Namespace) -> int:
     if training:
         build: Any = Optimizer.named(options.optimizer or "adam")
         optimizer = build()  # Every one has a default rate.
-        memory = {name: FLOAT32.itemsize * elements for name, elements in optimizer.memory(plan.parameters).items()}
-        updates = optimizer.calls(plan.parameters, kind)
+        memory = {
+            name: FLOAT32.itemsize * elements for name, elements in optimizer.memory(plan.request.parameters).items()
+        }
+        updates = optimizer.calls(plan.request.parameters, kind)
     memory |= {name: FLOAT32.itemsize * elements for name, elements in sums.memory().items()}
     if lanes > 1:
         memory["shards at a time"] = memory_of_lanes(plan, lanes, own)

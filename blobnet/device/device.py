@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from blobnet.errors import DeviceError
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch.kernel_call import Tuning
 from blobnet.memory.blob import FLOAT32, Padding, storage_type
+from blobnet.support.old_names import names_of_parts
 
 #: Methods that a device had itself, by what they are called in the part that has them now, where that is another name.
 _RENAMED = {
@@ -113,13 +113,5 @@ class Device:
         vars(other).update(changes)
         return other
 
-    if not TYPE_CHECKING:  # Type checkers should say that it is not there.
-
-        def __getattr__(self, name: str) -> Any:
-            """Gives what a part has by its name of before, with a DeprecationWarning."""
-            now = _RENAMED.get(name, name)
-            for part in ("queue", "memory", "programs"):
-                if not name.startswith("_") and part in vars(self) and hasattr(vars(self)[part], now):
-                    warnings.warn(f"Device.{name} is Device.{part}.{now} now", DeprecationWarning, stacklevel=2)
-                    return getattr(vars(self)[part], now)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # Checkers should say that there is no such attribute.
+        __getattr__ = names_of_parts(("queue", "memory", "programs"), _RENAMED)

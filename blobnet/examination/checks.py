@@ -276,7 +276,7 @@ def check_of_way(layer: Layer, shape: Shape, task: Task, way: Variant, purpose: 
 
 def checks_of_plan(plan: Plan, known: Iterable[BrokenVariant]) -> Iterator[Check]:
     """Return a check of each variant in a plan that is not ``known``, on a layer that uses it."""
-    seen, graph = set(known), plan.graph
+    seen, graph = set(known), plan.request.graph
     for _, call in plan.calls:
         if call.task is None or call.way is None or call.vertex is None:
             continue

@@ -29,6 +29,7 @@ from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, 
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import PARAMETER_ALIGNMENT, ParameterTable
 from blobnet.planning import STEP_WORDS, Buffer, Plan
+from blobnet.planning.request import Request
 
 #: Quiet NaNs that no computation makes.
 POISON = {FLOAT32: 0x7FC0DEAD, FLOAT16: 0x7E5D}
@@ -505,14 +506,10 @@ class Bench:
 
     def _plan(self, tuning: Tuning) -> Plan:
         return Plan(
-            graph=Graph(()),
-            batch_size=self.capacity,
-            training=self.arrangement.training,
-            tuning=tuning,
+            Request(Graph(()), self.capacity, tuning=tuning, parameters=ParameterTable({}, (), 1)),
             calls=tuple((phase, call) for phase, calls in self.calls.items() for call in calls),
             buffers=self._buffers,
             placed={name: name for name in self._buffers},
-            parameters=ParameterTable({}, (), 1),
             outputs={},
             deltas={},
         )

@@ -28,7 +28,7 @@ from blobnet.memory.blob import FLOAT32, FloatArray, StorageType
 from blobnet.network.graph import Graph
 from blobnet.planning import Plan, plan_cache
 from blobnet.planning.plan import plan_of
-from blobnet.planning.request import Request, requested
+from blobnet.planning.request import Request
 from blobnet.support.build_progress import progress_line
 
 #: Characters of an error that a warning repeats.
@@ -182,7 +182,7 @@ def plan_for(
         BuildError: there is no other way.
         OptionError, ShapeError, PlanError: as for make_plan; PlanError if the plan does not fit the device.
     """
-    request = requested(graph, batch_size, tuning=tuning or device.tuning, **settings)
+    request = Request(graph, batch_size, tuning=tuning or device.tuning, **settings)
     purpose = _purpose(request)
     with device.programs.preload(purpose) as sources:
         plan = _plan_for(device, request, reserved, device.programs.cache_file(f"{purpose}.plan"))
@@ -284,7 +284,7 @@ def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
             largest_buffer=f"{plan.largest_allocation() / 2**20:.1f} MiB",
             memory=f"{info.memory / 2**20:.1f} MiB",
             largest_allocation=f"{info.largest_allocation / 2**20:.1f} MiB",
-            hint=f"{hint} {IN_PARTS}" if largest and plan.training else hint,
+            hint=f"{hint} {IN_PARTS}" if largest and plan.request.training else hint,
         )
 
 
@@ -352,10 +352,10 @@ class Executor:
         if tables := plan.tables:
             self.write_array(TABLES, np.array(tables, np.int32))
         # The batch is what comes first, until somebody says otherwise.
-        for entry in plan.entries:
+        for entry in plan.request.entries:
             name = entry.buffer("rows")
             self.write_array(name, np.arange(plan.buffers[name].size(plan.batch_size), dtype=np.int32))
-        for head in plan.heads:
+        for head in plan.request.heads:
             for name, values in head.start_values(plan.batch_size).items():
                 self.write_array(name, values)
         self._bound: dict[str, list[Launch]] = {}

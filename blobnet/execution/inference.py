@@ -205,7 +205,7 @@ class Evaluator:
         self.parameters = parameters
         table = parameters.table
         self.plan = plan_for(device, graph, batch_size, loss=loss, sample_type=sample_type, parameters=table)
-        self._sums = TOTALS * len(self.plan.heads)
+        self._sums = TOTALS * len(self.plan.request.heads)
         buffers = {"parameters": parameters.buffer}
         if self._sums:
             buffers["totals"] = device.memory.allocate(FLOAT32.itemsize * _MEASURED * self._sums)
@@ -293,7 +293,7 @@ class Evaluator:
 
     def _note_overflow(self, subject: str, results: Iterable[FloatArray]) -> None:
         """Warns where results are not finite, and what halves cannot hold may be why."""
-        if self.plan.tuning.storage == FLOAT16 and not all(map(all_finite, results)):
+        if self.plan.request.tuning.storage == FLOAT16 and not all(map(all_finite, results)):
             rule = "halves hold nothing beyond 65504; with storage='float16' some results are now NaN or infinite"
             warn(subject, rule, hint="storage='float32' has the range, and shows whether that was why.")
 
@@ -317,7 +317,7 @@ class Evaluator:
             world: the ranks.
             advance: called with the number of samples, over all ranks, after each batch.
         """
-        executor, heads = self.executor, self.plan.heads
+        executor, heads = self.executor, self.plan.request.heads
         totals: list[npt.NDArray[np.float32]] = []
         place = 0
         for count in self.loader.batches(data.reader, data.jobs(self.plan.batch_size, world=world)):

@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import FILE_HINT, check_array_type, check_finite
 from blobnet.datasets.source import Rows, Source, check_kept, kept_type
-from blobnet.device.device import Device
 from blobnet.device.memory import BATCHES_AHEAD, BYTES_AHEAD
-from blobnet.device.queue import HostBuffer
+from blobnet.device.queue import HostBuffer, Queue
 from blobnet.errors import DataError, OutOfMemoryError
 from blobnet.execution.executor import Executor
 from blobnet.network.ends import Entry, in_order, part_subject
@@ -279,8 +278,8 @@ class _Pace:
     NOTE: Intel's runtime is done with all of them when a wait for the first one ends.
     """
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
         self._under_way: deque[Any] = deque()
         self._number, self._start = 0, time.perf_counter()
 
@@ -290,7 +289,7 @@ class _Pace:
         self._under_way.append(consumed)
         speed = (self._number - len(self._under_way)) / max(1e-9, time.perf_counter() - self._start)
         while len(self._under_way) > max(1, min(BATCHES_AHEAD, _AHEAD_SECONDS * speed)):
-            self._device.queue.synchronize(self._under_way.popleft())
+            self._queue.synchronize(self._under_way.popleft())
 
 
 class Loader:
@@ -309,9 +308,9 @@ class Loader:
     def __init__(self, executor: Executor) -> None:
         plan = executor.plan
         self._executor, self._device = executor, executor.device
-        self._size, self._entries = plan.batch_size, plan.entries
+        self._size, self._entries = plan.batch_size, plan.request.entries
         self._label_buffers = {
-            name: plan.buffers[name].per_sample for name in (head.buffer("labels") for head in plan.heads)
+            name: plan.buffers[name].per_sample for name in (head.buffer("labels") for head in plan.request.heads)
         }
         self.labels: tuple[Labels, ...] = ()
         #: Where samples go that are not lent.
@@ -325,7 +324,7 @@ class Loader:
         #: Batches that are sent at once.
         self._at_once = 1
         #: For each place in ``samples``, what happens when its batch is no longer needed; and the place in use.
-        self._consumed: list[Any] = [None] * sample_slots(plan.tuning.model)
+        self._consumed: list[Any] = [None] * sample_slots(plan.request.tuning.model)
         self._slot = -1
 
     # -- the whole data set ------------------------------------------------------------------------------------------
@@ -405,7 +404,7 @@ class Loader:
         waiting, most = iter(jobs), 1 if self._is_inline(reader) else _PIECES - 1
         several = iter(lambda: list(itertools.islice(waiting, self._at_once)), [])
         ahead: deque[_Filling] = deque()
-        pace = _Pace(self._device)
+        pace = _Pace(self._device.queue)
         self._slot = -1
         try:
             while True:

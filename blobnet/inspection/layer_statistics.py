@@ -353,7 +353,7 @@ class _Batch:
         types = data.reader.sample_types
         settings: dict[str, Any] = {"loss": losses, "training": True, "share": False, "sample_type": types}
         self._plan = plan_for(device, graph, size, **settings)
-        self._parameters = DeviceParameters(device, graph, self._plan.parameters)
+        self._parameters = DeviceParameters(device, graph, self._plan.request.parameters)
         self._parameters.write(weights)
         self._executor = Executor(device, self._plan, {"parameters": self._parameters.buffer})
         numbers = first_numbers(data.count or 0, seed)[:size]
@@ -371,7 +371,7 @@ class _Batch:
         last = {call.vertex: number for number, call in enumerate(self._plan.phase("forward"))}
         launches = executor.bind(self._plan.phase("forward"), count)
         done = 0
-        for vertex in self._plan.graph.vertices:  # Calls are in their order.
+        for vertex in self._plan.request.graph.vertices:  # Calls are in their order.
             end = last.get(vertex.index, -1) + 1
             executor.launch(launches[done:end], count)
             done = max(done, end)
@@ -380,10 +380,10 @@ class _Batch:
 
     def gradients(self) -> dict[str, FloatArray]:
         """Runs loss and backward."""
-        for head in self._plan.heads:
+        for head in self._plan.request.heads:
             self._executor.run(head.phase, self._batch.of_output(head.number))
         self._executor.run("backward", self._batch)
-        table = self._plan.parameters
+        table = self._plan.request.parameters
         device = self._executor.device
         flat = device.memory.read(self._executor.buffers["gradients"], max(1, table.trainable_elements))
         return table.unpack_gradients(flat)

@@ -155,7 +155,7 @@ def network_inputs(
         return np.empty((0, *graph.input.shape.dimensions), np.float32)
     settings = {"sample_type": source.dtype.name, "augmented": bool(augment)}
     plan = plan_for(device, graph, len(numbers), **settings)
-    parameters = DeviceParameters(device, graph, plan.parameters)
+    parameters = DeviceParameters(device, graph, plan.request.parameters)
     parameters.write(weights)
     executor = Executor(device, plan, {"parameters": parameters.buffer})
     Loader(executor).load(IndexedReader([source]), numbers)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from blobnet.errors import ShapeError
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob, KernelCall, for_model
@@ -19,21 +19,23 @@ from blobnet.planning.layout import HaloOf, Layouts, lay_out, possible_halos
 from blobnet.planning.memory import Buffer, allocate
 from blobnet.planning.placement import Places, place_outputs
 from blobnet.planning.report import report
-from blobnet.planning.request import Request, requested
+from blobnet.planning.request import Request
 from blobnet.planning.roles import Roles, assign_roles
 from blobnet.planning.schedule import Scheduled, halos_read, schedule
 from blobnet.planning.sites import make_sites
 from blobnet.planning.statistics import with_own_statistics
 from blobnet.support.garbage import gc_paused
+from blobnet.support.old_names import names_of_parts
 
 _MAX_SAMPLES = 1 << 30
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan(Request):
-    """A request, and all that an executor needs to run it on batches of up to ``batch_size`` samples.
+@dataclass(frozen=True)
+class Plan:
+    """All that an executor needs to run a graph on batches of up to ``batch_size`` samples.
 
     Attributes:
+        request: what was asked for.
         calls: the launches in their order, each with its phase.
         buffers: all memory, by name.
         placed: the buffer of each storage.
@@ -42,6 +44,8 @@ class Plan(Request):
         sites: the place of each vertex, by layer name.
     """
 
+    request: Request
+    _: KW_ONLY
     calls: tuple[PhasedCall, ...]
     buffers: Mapping[str, Buffer]
     placed: Mapping[str, str]
@@ -55,6 +59,14 @@ class Plan(Request):
 
     def _repr_html_(self) -> str:
         return report(self)._repr_html_()
+
+    @property
+    def batch_size(self) -> int:
+        """The most samples of a batch."""
+        return self.request.batch_size
+
+    if not TYPE_CHECKING:  # Checkers should say that there is no such attribute.
+        __getattr__ = names_of_parts(("request",), {})
 
     def phase(self, name: str) -> list[KernelCall]:
         """The calls of one phase: ``constant``, ``forward``, ``loss`` or ``backward``.
@@ -95,8 +107,7 @@ class Plan(Request):
 
     def for_batch(self, batch_size: int) -> Plan:
         """Return the plan for another batch size, with the kernels and the work space of that."""
-        asked = {item.name: getattr(self, item.name) for item in fields(Request)}
-        return make_plan(**{**asked, "batch_size": batch_size})
+        return plan_of(replace(self.request, batch_size=batch_size))
 
     def fits(self, memory: int, allocation: int, reserved: int = 0, count: int | None = None) -> bool:
         """Return True if all buffers fit ``memory`` bytes beside ``reserved`` ones, each of at most ``allocation``."""
@@ -138,13 +149,13 @@ def make_plan(graph: Graph, batch_size: int, **settings: Any) -> Plan:
     What is not trained costs what it costs in inference: a layer whose parameters are all frozen runs as there, and
     where neither a layer nor any before it is trained there are no deltas, and nothing is kept for the backward pass.
 
-    The arguments are those of :func:`blobnet.planning.request.requested`.
+    The arguments are those of :class:`blobnet.planning.request.Request`.
 
     Raises:
         OptionError, ShapeError: as there.
         PlanError: as there; or a sample or the parameters have more elements than kernels can count.
     """
-    return plan_of(requested(graph, batch_size, **settings))
+    return plan_of(Request(graph, batch_size, **settings))
 
 
 def plan_of(request: Request) -> Plan:
@@ -168,7 +179,7 @@ def _plan(request: Request) -> Plan:
     made = for_model((call for _, call in memory.calls), request.tuning.model)
     names = [vertex.name for vertex in request.graph.vertices]
     return Plan(
-        **vars(request),
+        request,
         # What rarely runs is not worth a program for each size.
         calls=tuple(
             (phase, call if phase == CONSTANT and not request.in_batches else fast)

@@ -65,13 +65,13 @@ def load(path: Path, key: str, request: Request) -> Plan | None:
         return None
     with gc_paused():
         kept = _read(json.loads(zlib.decompress(entry[len(key) :])), _given(request))
-    return Plan(**vars(request), **dict(zip(_KEPT, kept, strict=True)))
+    return Plan(request, **dict(zip(_KEPT, kept, strict=True)))
 
 
 def keep(path: Path, key: str, plan: Plan) -> None:
     """Keeps what :func:`load` gives, in place of another plan. Where that cannot be, the next process plans anew."""
     with contextlib.suppress(OSError, TypeError):
-        text = _written(tuple(getattr(plan, name) for name in _KEPT), _given(plan))
+        text = _written(tuple(getattr(plan, name) for name in _KEPT), _given(plan.request))
         write_entry(path, key.encode() + zlib.compress(text.encode(), _LEVEL))
 
 

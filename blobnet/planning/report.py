@@ -132,7 +132,7 @@ def _moves(plan: Plan) -> dict[str, str]:
         if call.moves:
             # Names within a generated kernel say nothing without the layer.
             is_named = call.source.is_generated and call.vertex is not None
-            of = f" ({plan.graph.vertices[call.vertex or 0].layer.kind})" if is_named else ""
+            of = f" ({plan.request.graph.vertices[call.vertex or 0].layer.kind})" if is_named else ""
             kind = (COPYING, "") if call.moves == COPYING else (f"{call.moves}{of}", call.reason)
             kinds.setdefault(kind, []).append((phase == CONSTANT, call.bytes(plan.batch_size)))
 
@@ -153,6 +153,6 @@ def _moves(plan: Plan) -> dict[str, str]:
 
 def _fused(plan: Plan) -> str:
     """The layers without a launch of their own, by kind."""
-    kinds = Counter(vertex.layer.kind for vertex in plan.graph.vertices if vertex.name in plan.fused)
+    kinds = Counter(vertex.layer.kind for vertex in plan.request.graph.vertices if vertex.name in plan.fused)
     listed = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
     return f"{listed}, into the launches of the layers before them" if kinds else "0"

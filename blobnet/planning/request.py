@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 
 from blobnet.errors import OptionError, PlanError
 from blobnet.launch.kernel_call import Tuning
@@ -20,29 +20,35 @@ class Request:
     Attributes:
         graph: what to plan.
         batch_size: the most samples at once.
-        parameters: where the parameters lie, and which of them are trained.
         loss: what to measure at the output, or at each of several outputs; training needs that.
         training: whether to plan the backward pass too.
-        tuning: values for the kernels' tunables.
+        tuning: values for the kernels' tunables; each request has a copy of its own.
+        parameters: where the parameters lie, and which of them are trained: all that are trainable, if None is given.
         input_delta: also compute dL/d input.
         sample_type: NumPy's name for the type of the samples that enter the network, or one for each of its inputs.
         augmented: whether samples change on their way in, by rows that are fed to ``augmentation`` for every batch; the
             name of the input where there are several.
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
         reuse: give memory that is no longer needed to later blobs.
+        every_halo: have the zeros that any of a layer's kernels reads, not only those for the ones that were chosen.
         shards: of a step, whose batch norms are over all of them; 1: batch norms are over a batch.
         in_batches: whether the parameters stay as they are for several batches of training, whose gradients are added.
         statistics: which of the parameters' elements, that layers move in training, have a storage of their own: those
             of a shard.
-        every_halo: have the zeros that any of a layer's kernels reads, not only those for the ones that were chosen.
+
+    Raises:
+        OptionError: the batch size is not a positive int, or training has no loss.
+        ShapeError: the loss does not fit the output.
+        PlanError: parameters that are trained are narrower than float32.
     """
 
     graph: Graph
     batch_size: int
-    parameters: ParameterTable
+    _: KW_ONLY
     loss: Losses = None
     training: bool = False
     tuning: Tuning = field(default_factory=Tuning)
+    parameters: ParameterTable = None  # type: ignore[assignment]  # There is one once it is made.
     input_delta: bool = False
     sample_type: str | tuple[str, ...] = "float32"
     augmented: bool | str = False
@@ -52,6 +58,18 @@ class Request:
     shards: int = 1
     in_batches: bool = False
     statistics: range = range(0)
+
+    def __post_init__(self) -> None:
+        if self.training and not self.loss:
+            raise OptionError("plan", "training needs a loss", loss=self.loss)
+        for head in self.heads:
+            head.loss.check(head.shape)
+        # NOTE: the dataclass is frozen; so is what it is told to hold.
+        object.__setattr__(self, "batch_size", check_count("plan", "batch_size", self.batch_size))
+        object.__setattr__(self, "parameters", self.parameters or parameter_table(self.graph))
+        object.__setattr__(self, "tuning", replace(self.tuning or Tuning()))
+        if self.training and self.parameters.type != FLOAT32:
+            raise PlanError("parameters", "what is trained must be float32", type=self.parameters.type.name)
 
     @property
     def changing_parameters(self) -> int:
@@ -72,40 +90,3 @@ class Request:
     def heads(self) -> tuple[Head, ...]:
         """The outputs of the network with their losses, where there are any."""
         return heads_of(self.graph, self.loss)
-
-
-def requested(
-    graph: Graph,
-    batch_size: int,
-    *,
-    loss: Losses = None,
-    training: bool = False,
-    tuning: Tuning | None = None,
-    input_delta: bool = False,
-    sample_type: str | tuple[str, ...] = "float32",
-    augmented: bool | str = False,
-    share: bool = True,
-    reuse: bool = True,
-    every_halo: bool = False,
-    shards: int = 1,
-    in_batches: bool = False,
-    statistics: range = range(0),
-    parameters: ParameterTable | None = None,
-) -> Request:
-    """A request that can be planned for; without ``parameters``, all that are trainable are trained.
-
-    Raises:
-        OptionError: the batch size is not a positive int, or training has no loss.
-        ShapeError: the loss does not fit the output.
-        PlanError: parameters that are trained are narrower than float32.
-    """
-    batch_size = check_count("plan", "batch_size", batch_size)
-    if training and not loss:
-        raise OptionError("plan", "training needs a loss", loss=loss)
-    for head in heads_of(graph, loss):
-        head.loss.check(head.shape)
-    table, settings = parameters or parameter_table(graph), replace(tuning or Tuning())
-    if training and table.type != FLOAT32:
-        raise PlanError("parameters", "what is trained must be float32", type=table.type.name)
-    options = input_delta, sample_type, augmented, share, reuse, every_halo, shards, in_batches, statistics
-    return Request(graph, batch_size, table, loss, training, settings, *options)

@@ -71,8 +71,8 @@ def memory_schedule(
     blobs = {blob.storage: "activations" for blob in plan.outputs.values()}
     blobs |= {blob.storage: "deltas" for blob in plan.deltas.values()}
     packed = {name for call in plan.phase(CONSTANT) for name in call.storages("write", "update")}
-    results = {plan.outputs[vertex.name].storage for vertex in plan.graph.outputs.values()}
-    inputs = {vertex.name for vertex in plan.graph.inputs.values()} if plan.input_delta else set()
+    results = {plan.outputs[vertex.name].storage for vertex in plan.request.graph.outputs.values()}
+    inputs = {vertex.name for vertex in plan.request.graph.inputs.values()} if plan.request.input_delta else set()
     found = occupants(plan.calls, results, {plan.deltas[name].storage for name in inputs & plan.deltas.keys()})
     for item in found:
         kind = "packed weights" if item.name in packed else blobs.get(item.name, "work space")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -28,3 +28,23 @@ def old_method(old: str, now: str) -> Callable[..., Any]:
         return getattr(self, now)(*arguments, **named)
 
     return method
+
+
+def names_of_parts(parts: Sequence[str], renamed: Mapping[str, str]) -> Callable[[Any, str], Any]:
+    """Return a class's ``__getattr__``, which gives what its parts have now, with a DeprecationWarning.
+
+    Args:
+        parts: attributes of its objects.
+        renamed: the names of now of what is called otherwise in its part.
+    """
+
+    def find(self: Any, name: str) -> Any:
+        now, own = renamed.get(name, name), vars(self)
+        for part in parts:
+            if not name.startswith("_") and part in own and hasattr(own[part], now):
+                kind = type(self).__name__
+                warnings.warn(f"{kind}.{name} is {kind}.{part}.{now} now", DeprecationWarning, stacklevel=2)
+                return getattr(own[part], now)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    return find

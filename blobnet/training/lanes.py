@@ -96,7 +96,7 @@ class Lanes:
         #: each has a lane of its own.
         self._summed = shards - 1 if is_of_shards and shards == count <= 2 else None
         self._labels = _labels(plan)
-        self._samples = [name for entry in plan.entries for name in entry.memory(1)]
+        self._samples = [name for entry in plan.request.entries for name in entry.memory(1)]
         self._queues = [fed.device.queue.another() for _ in range(count)] if count > 1 else []
         is_fed = count == 1 and self._summed is None
         self.executors = [fed] if is_fed else [self._executor(number) for number in range(count)]
@@ -205,7 +205,7 @@ class Lanes:
 
 def _labels(plan: Plan) -> set[str]:
     """The buffers that come with a batch, and which its losses read at the end."""
-    return {name for head in plan.heads for name in head.memory()}
+    return {name for head in plan.request.heads for name in head.memory()}
 
 
 def _own(plan: Plan) -> set[str]:

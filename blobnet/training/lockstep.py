@@ -27,7 +27,7 @@ class _Piece(NamedTuple):
 
 def memory_of_shards(plan: Plan, shards: int) -> int:
     """Bytes that so many shards need beside a plan's, where each has all for itself that lies between the layers."""
-    common = plan.persistent - {name for head in plan.heads for name in head.memory()}
+    common = plan.persistent - {name for head in plan.request.heads for name in head.memory()}
     own = sum(buffer.bytes(plan.batch_size) for name, buffer in plan.buffers.items() if name not in common)
     return (shards - 1) * own
 
@@ -46,8 +46,8 @@ class Lockstep:
     def __init__(self, fed: Executor, sums: Sums, shards: range, world: World, totals: int) -> None:
         plan = fed.plan
         self._fed, self._shards, self._world = fed, shards, world
-        self._labels = [name for head in plan.heads for name in head.memory()]
-        self._samples = [name for entry in plan.entries for name in entry.memory(1)]
+        self._labels = [name for head in plan.request.heads for name in head.memory()]
+        self._samples = [name for entry in plan.request.entries for name in entry.memory(1)]
         common = {name: fed.buffers[name] for name in (plan.persistent | {GRADIENT_SUM}) - {*self._labels}}
         common["gradients"] = fed.buffers[sums.gradients_of_shards]
         others = [Executor(fed.device, plan, common, debug=fed.debug) for _ in shards[:-1]]
@@ -57,7 +57,7 @@ class Lockstep:
             executor.place("gradients", number * sums.gradients)
             executor.place("totals", number * totals)
         self._add = [
-            executor.bind(sums.accumulate_call(number, plan.tuning.model) if sums.of_batches else [], 0)
+            executor.bind(sums.accumulate_call(number, plan.request.tuning.model) if sums.of_batches else [], 0)
             for number, executor in enumerate(self._executors)
         ]
         self._pieces = {phase: self._cut(phase) for phase in ("forward", "backward")}

@@ -142,7 +142,7 @@ class _Part:
     def __init__(
         self, part: range, executor: Executor, sums: Sums, world: World, last: int, left: Mapping[str, Any]
     ) -> None:
-        model = executor.plan.tuning.model
+        model = executor.plan.request.tuning.model
         self._part, self._executor, self._sums, self._world = part, executor, sums, world
         calls = executor.plan.phase("backward")
         touching = [number for number, call in enumerate(calls, 1) if _touches(call, part)]
@@ -221,7 +221,7 @@ class ShardSum:
         ]
         #: Of the parts that are exchanged, from the one that began first on.
         self._exchanging: list[Iterator[None]] = []
-        model = executor.plan.tuning.model
+        model = executor.plan.request.tuning.model
 
         def bind(calls: list[KernelCall], left: Mapping[str, Any] = MappingProxyType({})) -> list[Launch]:
             return executor.bind(calls, 0, left)

@@ -572,7 +572,7 @@ class Trainer:
         room = info.memory, info.largest_allocation, step.bytes
         sample_type, debug = data.reader.sample_types, step.executor.debug
         settings: dict[str, Any] = {"sample_type": sample_type, "parameters": step.parameters.table}
-        plan = make_plan(step.graph, step.batch_size, loss=step.losses, tuning=step.plan.tuning, **settings)
+        plan = make_plan(step.graph, step.batch_size, loss=step.losses, tuning=step.plan.request.tuning, **settings)
         most = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
         sizes = [most >> halves for halves in range(most.bit_length())]
 

@@ -199,9 +199,9 @@ class TrainingStep:
             except PlanError:  # Of fewer shards at a time there is less to keep.
                 if lanes == 1:
                     raise
-        self.parameters = self.result = DeviceParameters(device, graph, self.plan.parameters)
+        self.parameters = self.result = DeviceParameters(device, graph, self.plan.request.parameters)
         self.parameters.write(weights)
-        table, device_model = self.parameters.table, self.plan.tuning.model
+        table, device_model = self.parameters.table, self.plan.request.tuning.model
         sums = sums_of(graph, table, accumulate, shards, world, reduction, in_step=in_step)
         self._state_bytes = _state_bytes(table, optimizer, sums, average is not None)
         memory = _state_memory(table, optimizer, sums, average is not None)
@@ -263,7 +263,7 @@ class TrainingStep:
         Args:
             arrays: the samples of each input, then the labels of each output.
         """
-        entries = self.plan.entries
+        entries = self.plan.request.entries
         for entry, values in zip(entries, arrays[: len(entries)], strict=True):
             self.executor.feed(entry.buffer("samples"), np.asarray(values, entry.sample_type))
         labels = arrays[len(entries) :]
@@ -297,7 +297,7 @@ class TrainingStep:
 
     def change_samples(self, rows: FloatArray) -> None:
         """Says how the batch that is loaded is augmented, before it is weighed: by rows of :meth:`epoch_rows`."""
-        for entry in self.plan.entries:
+        for entry in self.plan.request.entries:
             if entry.augmented:
                 self.executor.feed(entry.buffer("augmentation"), rows)
         if any(augmentation.mixes for augmentation in self.augment):
@@ -383,7 +383,7 @@ class TrainingStep:
     @property
     def _parameters_version(self) -> int:
         """Another number whenever parameters have changed of which the plan keeps something that is made of them."""
-        return self.parameters.version if self.plan.in_batches else self.parameters.frozen_version
+        return self.parameters.version if self.plan.request.in_batches else self.parameters.frozen_version
 
     def _prepare(self) -> None:
         self.executor.prepare(self._parameters_version)

@@ -39,7 +39,7 @@ def executors(name: str, shape: tuple[int, ...], batch_size: int, devices: Seque
     )
     made = [Executor(device, plan, debug=False) for device in devices]
     rng = np.random.default_rng(0)
-    parameters = rng.uniform(-0.3, 0.3, plan.parameters.elements).astype(np.float32)
+    parameters = rng.uniform(-0.3, 0.3, plan.request.parameters.elements).astype(np.float32)
     made[0].write_array("parameters", parameters)
     made[0].write_array("samples", rng.standard_normal((batch_size, *shape)).astype(np.float32))
     made[0].write_array("labels", np.arange(batch_size, dtype=np.int32) % 2)
@@ -57,7 +57,7 @@ def compare(name: str, shape: tuple[int, ...], batch_size: int, lanes: int) -> l
             storages = ours.call.storages("read", "write", "update")
             before = {storage: whole(both[0], storage) for storage in storages}
             for storage, values in before.items():
-                machine.write(both[1].buffer_of(storage), values)
+                machine.memory.write(both[1].buffer_of(storage), values)
             ours.enqueue()
             theirs.enqueue()
             wrong, worst = 0, 0.0

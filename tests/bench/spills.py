@@ -171,8 +171,8 @@ def flops_shares(plan: Plan, batch_size: int) -> dict[Part, float]:
     """The share of a plan's flops that each direction of each layer has."""
     flops: dict[Part, int] = {}
     for number, phase in {(call.vertex, call.direction) for _, call in plan.calls if call.vertex is not None}:
-        vertex = plan.graph.vertices[number]
-        shapes_in = tuple(plan.graph.input_shapes(vertex))
+        vertex = plan.request.graph.vertices[number]
+        shapes_in = tuple(plan.request.graph.input_shapes(vertex))
         if vertex.layer.kind in (*layer_cases.CONVOLUTIONS, *layer_cases.OTHERS):
             case = layer_cases.Case(vertex.layer, shapes_in[0])
             for direction in case.directions:

@@ -172,7 +172,7 @@ def test_plan_says_what_the_host_does(run, no_devices, tmp_path, monkeypatch) ->
 
 def test_plan_finds_the_largest_batch(run, two_devices) -> None:
     plan = lenet5().plan(128, device_class="gpu")
-    state = 4 * sum(Adam().memory(plan.parameters).values())
+    state = 4 * sum(Adam().memory(plan.request.parameters).values())
     for arguments, memory, allocation, name, kind in (
         ([], 24 << 30, 6 << 30, "Fast", "gpu"),
         (["--memory", "2GiB"], 2 << 30, 2 << 30, "--memory", "cpu"),
@@ -327,7 +327,7 @@ def test_report_counts_launches_that_only_move_data() -> None:
     assert f"launches            {others} a batch (forward {others}), 2 when weights change" in lines
     assert f"only moving data    {packed}" in lines
     assert f"  packing weights   {packed}" in lines
-    training = make_plan(plan.graph, 5, tuning=tuning, training=True, loss=losses.MeanSquaredError())
+    training = make_plan(plan.request.graph, 5, tuning=tuning, training=True, loss=losses.MeanSquaredError())
     moving = [call for _, call in training.calls if call.moves]
     assert sum(len(call.each) for call in moving) > 2
     assert not training.phase("constant")
@@ -359,7 +359,7 @@ def test_readable() -> None:
 
 def test_state_of_optimizers_is_counted(run, no_devices) -> None:
     rows = [line.split("  ")[0] for line in run("plan", "lenet5", "--optimizer", "sgd").out.splitlines()]
-    table = lenet5().plan(128).parameters
+    table = lenet5().plan(128).request.parameters
     assert [row for row in rows if row.startswith("optimizer")] == [*SGD().memory(table)]
 
 

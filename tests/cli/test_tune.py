@@ -546,7 +546,7 @@ def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     weights = DeviceParameters(fresh, model.graph)
     weights.write(model.weights)
     evaluator = Evaluator(fresh, model.graph, weights, 4)
-    (wanted,) = evaluator.predict(IndexedReader(sources_for(evaluator.plan.graph, x, "x")), len(x))
+    (wanted,) = evaluator.predict(IndexedReader(sources_for(evaluator.plan.request.graph, x, "x")), len(x))
     for job in jobs_of(model.graph, 4, False, fresh.tuning):
         found = tuner._Problem(job.case, 4, fresh.tuning).candidates[job.task]
         other = max(found, key=lambda item: item.cost).way

@@ -221,14 +221,14 @@ def test_ctrl_c_while_modules_load_is_one_line(during: str) -> None:
     code = f"""
 import builtins, os, signal, sys
 load = builtins.__import__
-def interrupted(name, *others):
+def interrupted(name, *others, **named):
     if name == {during!r} or name == "blobnet.command_line" and {during!r} == "blobnet.command_line.main":
         try:
             os.kill(os.getpid(), signal.SIGINT)
             for _ in range(1000): pass
         except BaseException:
             raise ImportError("it did not load")
-    return load(name, *others)
+    return load(name, *others, **named)
 builtins.__import__ = interrupted
 import importlib
 find = importlib.import_module

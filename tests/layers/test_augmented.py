@@ -60,7 +60,7 @@ def entered(
     settings: dict[str, Any] = {"sample_type": samples.dtype.name, "augmented": rows is not None}
     plan = make_plan(model.graph, len(samples), tuning=tuning_for(device_class, storage=storage), **settings)
     executor = Executor(device, plan, debug=True)
-    executor.write_array("parameters", plan.parameters.pack(model.weights))
+    executor.write_array("parameters", plan.request.parameters.pack(model.weights))
     executor.feed("samples", samples)
     executor.feed("rows", chosen)
     if rows is not None:

@@ -153,10 +153,10 @@ def test_what_a_purpose_needed_is_loaded_beside_the_work(fresh: Device, monkeypa
     with following.programs.preload("a plan"):
         assert not following.programs._loading, "they are there"
     last = another(fresh)
-    with last.preload_programs("a plan") as needed:
-        assert not last._loading, "nothing was needed the last time"
-    with last.preload_programs("another plan"):
-        assert not last._loading
+    with last.programs.preload("a plan") as needed:
+        assert not last.programs._loading, "nothing was needed the last time"
+    with last.programs.preload("another plan"):
+        assert not last.programs._loading
 
 
 def test_a_list_of_programs_that_is_damaged_or_outdated(fresh: Device) -> None:

@@ -170,7 +170,10 @@ class Model:
         )
         self.device = device
         self.executor = Executor(device, self.plan, debug=True)
-        slices, parameters = self.plan.parameters.slices, np.zeros(self.plan.parameters.elements, np.float32)
+        slices, parameters = (
+            self.plan.request.parameters.slices,
+            np.zeros(self.plan.request.parameters.elements, np.float32),
+        )
         parameters[slices["in/deviation"].offset :][: shape.units] = 1
         self.executor.write_array("parameters", parameters)
         self.count = count

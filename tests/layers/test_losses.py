@@ -37,6 +37,7 @@ from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable
 from blobnet.optimizers import SGD
 from blobnet.planning import Buffer, Plan, make_plan
+from blobnet.planning.request import Request
 from tests.kinds import kind_of, tuning_for
 from tests.reference import counts
 from tests.reference.compare import assert_close
@@ -77,14 +78,10 @@ class LossBench:
         for array in (array for call in calls for array in call.arrays.values() if not array.persistent):
             buffers[array.storage] = Buffer(array.storage, array.elements, array.per_sample)
         plan = Plan(
-            graph=Graph(()),
-            batch_size=capacity,
-            training=True,
-            tuning=tuning_for(kind_of(device)),
+            Request(Graph(()), capacity, tuning=tuning_for(kind_of(device)), parameters=ParameterTable({}, (), 1)),
             calls=tuple(("loss", call) for call in calls),
             buffers=buffers,
             placed={name: name for name in buffers},
-            parameters=ParameterTable({}, (), 1),
             outputs={},
             deltas={},
         )
@@ -666,8 +663,8 @@ def test_in_a_plan(device: Device) -> None:
     )
     values, targets = random_batch(Shape(2, 3, 5), 3, seed=6)
     executor = Executor(device, plan, debug=True)
-    parameters = np.zeros(plan.parameters.elements, np.float32)
-    for name, piece in plan.parameters.slices.items():
+    parameters = np.zeros(plan.request.parameters.elements, np.float32)
+    for name, piece in plan.request.parameters.slices.items():
         parameters[piece.offset : piece.offset + piece.elements] = float(name.endswith("deviation"))
     executor.write_array("parameters", parameters)
     executor.write_array("samples", values)

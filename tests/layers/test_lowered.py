@@ -169,8 +169,8 @@ def batch(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_weights(executor: Executor, model: bn.Model) -> None:
-    parameters = np.zeros(executor.plan.parameters.elements, np.float32)
-    for name, piece in executor.plan.parameters.slices.items():
+    parameters = np.zeros(executor.plan.request.parameters.elements, np.float32)
+    for name, piece in executor.plan.request.parameters.slices.items():
         parameters[piece.offset : piece.offset + piece.elements] = model.weights[name].reshape(-1)
     executor.write_array("parameters", parameters)
 

@@ -364,11 +364,11 @@ class Trained:
             self.set(name, np.full(spec.shape, float(spec.initializer == "ones")))
 
     def set(self, name: str, values: npt.ArrayLike) -> None:
-        offset = 4 * self.plan.parameters.slices[name].offset
+        offset = 4 * self.plan.request.parameters.slices[name].offset
         self.device.memory.write(self.executor.buffers["parameters"], np.asarray(values, np.float32), offset)
 
     def get(self, name: str, buffer: str = "parameters") -> FloatArray:
-        piece = self.plan.parameters.slices[name]
+        piece = self.plan.request.parameters.slices[name]
         values: FloatArray = self.device.memory.read(
             self.executor.buffers[buffer], piece.elements, offset=4 * piece.offset
         )

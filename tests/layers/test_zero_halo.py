@@ -14,6 +14,7 @@ from blobnet.network.graph import Graph
 from blobnet.network.parameters import READ_OVERRUN, ParameterTable
 from blobnet.planning import Buffer, Plan
 from blobnet.planning.memory import zero_halo
+from blobnet.planning.request import Request
 from tests.kinds import tuning_for
 
 LAYOUTS = [
@@ -35,14 +36,10 @@ def test_exactly_the_halo_becomes_zero(device: Device, layout: BlobLayout, devic
     count = 2
     call = zero_halo(Blob("a", layout), tuning_for(device_class).model)
     plan = Plan(
-        graph=Graph(()),
-        batch_size=count + 1,
-        training=False,
-        tuning=tuning_for(device_class),
+        Request(Graph(()), count + 1, tuning=tuning_for(device_class), parameters=ParameterTable({}, (), 1)),
         calls=(("forward", call),),
         buffers={"a": Buffer("a", 0, layout.memory_elements)},
         placed={"a": "a"},
-        parameters=ParameterTable({}, (), 1),
         outputs={},
         deltas={},
     )

@@ -23,7 +23,7 @@ def request_for(graph: Graph, *, training: bool = True, frozen: tuple[str, ...] 
     """A plan for 3 samples; ``frozen`` are names of parameters."""
     loss = MeanSquaredError() if training else None
     options = {"tuning": TUNING, **options}
-    return Request(graph, 3, parameter_table(graph, frozen), loss, training, **options)
+    return Request(graph, 3, parameters=parameter_table(graph, frozen), loss=loss, training=training, **options)
 
 
 @dataclass(frozen=True)

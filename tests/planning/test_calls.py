@@ -163,6 +163,6 @@ def test_a_plan_is_what_was_asked_for_and_more() -> None:
     plan = make_plan(
         request.graph, 3, loss=request.loss, training=True, tuning=request.tuning, parameters=request.parameters
     )
-    assert all(getattr(plan, name) == value for name, value in vars(request).items())
+    assert plan.request == request
     assert plan.for_batch(3) == plan
     assert plan.for_batch(4).batch_size == 4

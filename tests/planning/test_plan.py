@@ -44,7 +44,9 @@ def differences(plan: Plan) -> list[str]:
     executor = SymbolicExecutor(plan)
     executor.run(BATCH, batch=1)
     outcome = executor.run(SHORT, batch=2)
-    wanted = expected(plan.graph, plan.parameters, SHORT, 2, training=plan.training, loss=plan.loss)
+    wanted = expected(
+        plan.request.graph, plan.request.parameters, SHORT, 2, training=plan.request.training, loss=plan.request.loss
+    )
     return wanted.differences(outcome)
 
 
@@ -123,9 +125,9 @@ def test_random_layouts_and_sizes(block: int) -> None:
 
 
 def check_layouts(plan: Plan, seed: int) -> None:
-    for vertex in plan.graph.vertices[1:]:
-        shapes, where = plan.graph.input_shapes(vertex), f"seed {seed}, {vertex.name}"
-        names = [plan.graph.vertices[source].name for source in vertex.inputs]
+    for vertex in plan.request.graph.vertices[1:]:
+        shapes, where = plan.request.graph.input_shapes(vertex), f"seed {seed}, {vertex.name}"
+        names = [plan.request.graph.vertices[source].name for source in vertex.inputs]
         inputs = [plan.outputs[name].layout for name in names]
         deltas = [plan.deltas[name].layout for name in (vertex.name, *names) if name in plan.deltas]
         assert all(layout.holds(vertex.layer.input_halo(shapes)) for layout in inputs), where

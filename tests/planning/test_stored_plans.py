@@ -23,7 +23,7 @@ from blobnet.network.parameters import parameter_table
 from blobnet.planning import make_plan, plan_cache
 from blobnet.planning.plan import plan_of
 from blobnet.planning.plan_cache import _given, _read, _written, keep, key_of, load
-from blobnet.planning.request import Request, requested
+from blobnet.planning.request import Request
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 
@@ -56,13 +56,13 @@ def check_read_back(request: Request, path: Path) -> None:
 @pytest.mark.parametrize("name", KNOWN_GRAPHS)
 def test_known_graphs(tmp_path: Path, name: str, training: bool, kind: str) -> None:
     settings: dict[str, Any] = {"loss": MeanSquaredError(), "training": True, "input_delta": True} if training else {}
-    check_read_back(requested(KNOWN_GRAPHS[name](), 3, tuning=tuning_for(kind), **settings), tmp_path / "plan")
+    check_read_back(Request(KNOWN_GRAPHS[name](), 3, tuning=tuning_for(kind), **settings), tmp_path / "plan")
 
 
 def test_random_graphs(tmp_path: Path) -> None:
     for seed in range(20):
         settings: dict[str, Any] = {"loss": MeanSquaredError(), "training": True} if seed % 2 else {}
-        check_read_back(requested(random_graph(seed), 1 + seed, **settings), tmp_path / "plan")
+        check_read_back(Request(random_graph(seed), 1 + seed, **settings), tmp_path / "plan")
 
 
 @pytest.mark.parametrize("name", ["lenet5", "mobilenet_v2", "densenet121", "unet", "vit_tiny"])
@@ -71,7 +71,7 @@ def test_networks_in_all_kinds_of_numbers(tmp_path: Path, name: str) -> None:
     for storage in ("float32", "float16"):
         tuning = tuning_for("cpu")
         tuning = replace(tuning, storage=FLOAT16) if storage == "float16" else tuning
-        check_read_back(requested(graph, 2, tuning=tuning, sample_type="uint8"), tmp_path / "plan")
+        check_read_back(Request(graph, 2, tuning=tuning, sample_type="uint8"), tmp_path / "plan")
 
 
 def test_several_losses(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_several_losses(tmp_path: Path) -> None:
     entry = layers.Input(units=2, height=4, width=4)()
     first = layers.Conv2D(3, 3, name="first")(entry)
     graph = from_nodes(entry, {"a": first, "b": layers.Conv2D(2, 1, name="second")(first)})
-    check_read_back(requested(graph, 2, loss=(MeanSquaredError(), MeanSquaredError()), training=True), tmp_path / "p")
+    check_read_back(Request(graph, 2, loss=(MeanSquaredError(), MeanSquaredError()), training=True), tmp_path / "p")
 
 
 def small(units: int = 3) -> Graph:
@@ -89,39 +89,39 @@ def small(units: int = 3) -> Graph:
 TASK = Task("forward", "2x5x5:3k3", 1)
 #: Each is planned differently, or may be.
 OTHERS: dict[str, Callable[[], Request]] = {
-    "network": lambda: requested(small(4), 2),
-    "batch size": lambda: requested(small(), 3),
-    "loss": lambda: requested(small(), 2, loss=CrossEntropy()),
-    "training": lambda: requested(small(), 2, loss=CrossEntropy(), training=True),
-    "frozen": lambda: requested(
+    "network": lambda: Request(small(4), 2),
+    "batch size": lambda: Request(small(), 3),
+    "loss": lambda: Request(small(), 2, loss=CrossEntropy()),
+    "training": lambda: Request(small(), 2, loss=CrossEntropy(), training=True),
+    "frozen": lambda: Request(
         small(), 2, loss=CrossEntropy(), training=True, parameters=parameter_table(small(), {"conv/weight"})
     ),
-    "input delta": lambda: requested(small(), 2, loss=CrossEntropy(), training=True, input_delta=True),
-    "sample type": lambda: requested(small(), 2, sample_type="uint8"),
-    "augmented": lambda: requested(small(), 2, augmented=True),
-    "share": lambda: requested(small(), 2, share=False),
-    "reuse": lambda: requested(small(), 2, reuse=False),
-    "every halo": lambda: requested(small(), 2, every_halo=True),
-    "shards": lambda: requested(small(), 2, shards=2),
-    "device": lambda: requested(small(), 2, tuning=tuning_for("gpu")),
-    "fact": lambda: requested(small(), 2, tuning=tuning_for("cpu", lanes=8)),
-    "tunables": lambda: requested(small(), 2, tuning=tuning_for("cpu", {"blob/copy": {"X": 1}})),
-    "precision": lambda: requested(small(), 2, tuning=tuning_for("cpu", precision="tf32")),
-    "padding": lambda: requested(small(), 2, tuning=tuning_for("cpu", padding=Padding(own_zeros=True))),
-    "storage": lambda: requested(small(), 2, tuning=tuning_for("cpu", storage=FLOAT16)),
-    "broken": lambda: requested(small(), 2, tuning=tuning_for("cpu", broken=["direct"])),
-    "only": lambda: requested(small(), 2, tuning=tuning_for("cpu", only=["direct"])),
-    "measured": lambda: requested(
+    "input delta": lambda: Request(small(), 2, loss=CrossEntropy(), training=True, input_delta=True),
+    "sample type": lambda: Request(small(), 2, sample_type="uint8"),
+    "augmented": lambda: Request(small(), 2, augmented=True),
+    "share": lambda: Request(small(), 2, share=False),
+    "reuse": lambda: Request(small(), 2, reuse=False),
+    "every halo": lambda: Request(small(), 2, every_halo=True),
+    "shards": lambda: Request(small(), 2, shards=2),
+    "device": lambda: Request(small(), 2, tuning=tuning_for("gpu")),
+    "fact": lambda: Request(small(), 2, tuning=tuning_for("cpu", lanes=8)),
+    "tunables": lambda: Request(small(), 2, tuning=tuning_for("cpu", {"blob/copy": {"X": 1}})),
+    "precision": lambda: Request(small(), 2, tuning=tuning_for("cpu", precision="tf32")),
+    "padding": lambda: Request(small(), 2, tuning=tuning_for("cpu", padding=Padding(own_zeros=True))),
+    "storage": lambda: Request(small(), 2, tuning=tuning_for("cpu", storage=FLOAT16)),
+    "broken": lambda: Request(small(), 2, tuning=tuning_for("cpu", broken=["direct"])),
+    "only": lambda: Request(small(), 2, tuning=tuning_for("cpu", only=["direct"])),
+    "measured": lambda: Request(
         small(), 2, tuning=Tuning(tuning_for("cpu").model, choices=TunedChoices(({TASK: Variant("direct")},)))
     ),
 }
 
 
 def test_a_plan_counts_for_what_it_was_made_for_alone(tmp_path: Path) -> None:
-    request = requested(small(), 2)
+    request = Request(small(), 2)
     key = key_of(request)
     assert key is not None
-    assert key == key_of(requested(small(), 2))
+    assert key == key_of(Request(small(), 2))
     keys = {name: key_of(make()) for name, make in OTHERS.items()}
     assert None not in keys.values()
     assert len({key, *keys.values()}) == 1 + len(OTHERS), keys
@@ -137,7 +137,7 @@ def test_keys_do_not_depend_on_the_order_of_a_set() -> None:
         TunedChoices(broken=frozenset(map(BrokenVariant.parse, order)), only=frozenset(order))
         for order in (names, names[::-1])
     ]
-    keys = [key_of(requested(small(), 2, tuning=Tuning(choices=choices))) for choices in made]
+    keys = [key_of(Request(small(), 2, tuning=Tuning(choices=choices))) for choices in made]
     assert keys[0] == keys[1]
 
 
@@ -151,7 +151,7 @@ def test_a_file_of_blobnet_that_has_changed(monkeypatch: pytest.MonkeyPatch, tmp
         write(name, "a", age=60)
     monkeypatch.setattr(plan_cache, "_files", FILES_OF_BLOBNET)
     monkeypatch.setattr(plan_cache, "_folders", lambda: [str(tmp_path / name) for name in ("blobnet", "kernels")])
-    request = requested(small(), 2)
+    request = Request(small(), 2)
     keys = [key_of(request)]
     write("kernels/notes.txt", "no part of blobnet", age=0)
     assert key_of(request) == keys[0]
@@ -176,13 +176,13 @@ class _OtherError(MeanSquaredError):
 
 
 def test_no_plan_of_a_users_own_layers_or_losses_is_kept() -> None:
-    assert key_of(requested(sequential([layers.Input(2, 5, 5), _Other(3, 3)]), 2)) is None
-    assert key_of(requested(small(), 2, loss=_OtherError())) is None
-    assert key_of(requested(small(), 2, loss=MeanSquaredError())) is not None
+    assert key_of(Request(sequential([layers.Input(2, 5, 5), _Other(3, 3)]), 2)) is None
+    assert key_of(Request(small(), 2, loss=_OtherError())) is None
+    assert key_of(Request(small(), 2, loss=MeanSquaredError())) is not None
 
 
 def test_what_is_damaged_is_planned_anew(tmp_path: Path) -> None:
-    request = requested(small(), 2)
+    request = Request(small(), 2)
     key, path = str(key_of(request)), tmp_path / "plan"
     assert load(path, key, request) is None
     keep(path, key, plan_of(request))
@@ -207,7 +207,7 @@ def test_nothing_else_is_written(tmp_path: Path) -> None:
         (phase, call), *others = plan.calls
         odd = replace(plan, calls=((phase, replace(call, macros={**call.macros, "ODD": stranger})), *others))
         with pytest.raises(TypeError, match="plans are not made of"):
-            _written(odd.calls, _given(odd))
+            _written(odd.calls, _given(odd.request))
         keep(tmp_path / "plan", "key", odd)
     assert not list(tmp_path.iterdir())
 

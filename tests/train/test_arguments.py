@@ -94,7 +94,7 @@ def test_names_train_as_objects_do(device: Device) -> None:
     assert_same(found, wanted)
     assert found.evaluate(X, y, loss="mse", device=device) == wanted.evaluate(X, y, device=device)
     assert found.gradients(X, y, loss="mse", device=device)["input"].any()
-    assert found.plan(4, loss="mse").loss == losses.MeanSquaredError()
+    assert found.plan(4, loss="mse").request.loss == losses.MeanSquaredError()
 
 
 @pytest.mark.parametrize(

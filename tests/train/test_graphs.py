@@ -371,7 +371,7 @@ def test_samples_keep_their_types(device: Device) -> None:
         batch_size=8,
         sample_type=("float16", "float32"),
     ) as evaluator:
-        assert [entry.sample_type for entry in evaluator.plan.entries] == ["float16", "float32"]
+        assert [entry.sample_type for entry in evaluator.plan.request.entries] == ["float16", "float32"]
         buffers = evaluator.plan.buffers
         halves, wholes = buffers["samples of image"].per_sample, buffers["samples of state"].per_sample
         assert (halves % 30, wholes % 3) == (0, 0)

@@ -393,7 +393,7 @@ def test_a_processor_has_work_but_not_for_long(monkeypatch: pytest.MonkeyPatch, 
     now, under_way, longest = 0.0, 0, 0
 
     class Working:
-        def wait(self, event: float) -> None:
+        def synchronize(self, event: float) -> None:
             nonlocal now
             now = max(now, event)
 

@@ -324,29 +324,34 @@ def outcome(
 ) -> dict[str, FloatArray]:
     """What a plan computes, in memory that another batch has used before: output, totals, gradients, dL/d input."""
     executor = Executor(device, plan, debug=debug)
-    loss = plan.loss
+    loss = plan.request.loss
     assert loss is not None
     step = np.array([SEED & 0xFFFFFFFF, SEED >> 32, 7] + [0] * (STEP_WORDS - 3), np.uint32)
     executor.write_array("step", step)
     labels = np.asarray(labels, np.int32 if loss.takes_classes else np.float32)
-    executor.write_array("parameters", plan.parameters.pack(model.weights))
+    executor.write_array("parameters", plan.request.parameters.pack(model.weights))
     executor.prepare(version=0)
     for factor in (-3, 1):
-        executor.write_array("parameters", plan.parameters.pack(model.weights))
+        executor.write_array("parameters", plan.request.parameters.pack(model.weights))
         executor.write_array("samples", factor * x)
         executor.write_array("labels", labels)
         device.memory.fill_zero(executor.buffers["totals"], 4 * (Loss.SAMPLE_METRICS + 1))
         for phase in ("forward", "loss"):
             executor.run(phase, len(x))
-        output = executor.read_blob(plan.outputs[plan.graph.output.name], len(x))
+        output = executor.read_blob(plan.outputs[plan.request.graph.output.name], len(x))
         executor.run("backward", len(x))
     found = {"output": output, "totals": device.memory.read(executor.buffers["totals"], Loss.SAMPLE_METRICS + 1)}
     # With the running statistics of batch norms.
-    found |= plan.parameters.unpack(device.memory.read(executor.buffers["parameters"], plan.parameters.elements))
-    if plan.training:
-        gradients = device.memory.read(executor.buffers["gradients"], plan.parameters.trainable_elements)
-        found |= {f"gradient of {name}": values for name, values in plan.parameters.unpack_gradients(gradients).items()}
-        found["dL/d input"] = executor.read_blob(plan.deltas[plan.graph.input.name], len(x))
+    found |= plan.request.parameters.unpack(
+        device.memory.read(executor.buffers["parameters"], plan.request.parameters.elements)
+    )
+    if plan.request.training:
+        gradients = device.memory.read(executor.buffers["gradients"], plan.request.parameters.trainable_elements)
+        found |= {
+            f"gradient of {name}": values
+            for name, values in plan.request.parameters.unpack_gradients(gradients).items()
+        }
+        found["dL/d input"] = executor.read_blob(plan.deltas[plan.request.graph.input.name], len(x))
     return found
 
 

@@ -24,7 +24,7 @@ from blobnet.optimizers import SGD
 from blobnet.parallel.world import World, check_alike, check_room
 from blobnet.planning import make_plan
 from blobnet.planning.combining import with_combined
-from blobnet.planning.request import requested
+from blobnet.planning.request import Request
 from blobnet.training.shard_sum import _touches, exchanges, sums_of
 from blobnet.training.weight_buffers import GRADIENT_SUM
 from tests.kinds import tuning_for
@@ -540,7 +540,7 @@ def test_a_part_of_the_gradients_waits_for_those_of_its_own_in_a_combined_launch
     tuning = tuning_for("gpu")
     gradients = [Array("gradients", 100, offset=offset, persistent=True) for offset in (0, 1000)]
     sums = [sum_call("a layer", Array(f"parts {item.offset}", 200), item, 2, tuning) for item in gradients]
-    request = requested(Sequential([layers.Input(2), layers.Dense(2)]).graph, 1, tuning=tuning)
+    request = Request(Sequential([layers.Input(2), layers.Dense(2)]).graph, 1, tuning=tuning)
     ((_, call),) = with_combined(request, [("backward", item) for item in sums])
     assert call.arrays["GRADIENT"].elements == 1100
     parts = range(50, 60), range(100, 1000), range(1099, 2000), range(1100, 2000)

@@ -85,8 +85,8 @@ def calls_of(model: Model, tuning: Tuning) -> Iterator[KernelCall]:
     optimizer = SGD(0.1, momentum=0.9, clip_norm=1.0)
     plan = make_plan(model.graph, 64, training=True, loss=CrossEntropy(), tuning=tuning)
     yield from (call for _, call in plan.calls)
-    yield from optimizer.calls(plan.parameters, tuning.model)
-    yield from average_call(plan.parameters, tuning.model)
+    yield from optimizer.calls(plan.request.parameters, tuning.model)
+    yield from average_call(plan.request.parameters, tuning.model)
     yield from (call for _, call in make_plan(model.graph, 1, training=False, tuning=tuning).calls)
 
 

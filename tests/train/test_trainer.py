@@ -212,7 +212,7 @@ def test_predicting_meanwhile_changes_nothing(device: Device) -> None:
             other.set_weights(progress.trainer.weights())
             evaluator = Evaluator(device, other.graph, progress.trainer.step.parameters, 4)
             assert np.array_equal(
-                *evaluator.predict(IndexedReader(sources_for(evaluator.plan.graph, x, "x")), len(x)),
+                *evaluator.predict(IndexedReader(sources_for(evaluator.plan.request.graph, x, "x")), len(x)),
                 other.predict(x, device=device),
             )
             other.evaluate(x, y)
@@ -430,7 +430,7 @@ def training_plan(model: Model, batch_size: int, device: Device) -> Plan:
 
 def needed(model: Model, batch_size: int, optimizer: Optimizer, device: Device) -> int:
     plan = training_plan(model, batch_size, device)
-    return plan.bytes() + 4 * sum(optimizer.memory(plan.parameters).values())
+    return plan.bytes() + 4 * sum(optimizer.memory(plan.request.parameters).values())
 
 
 def test_a_plan_larger_than_the_device_is_refused_before_anything_happens(device: Device, tmp_path: Path) -> None:

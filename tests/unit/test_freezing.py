@@ -48,8 +48,8 @@ def differences(plan: Plan) -> list[str]:
     executor = SymbolicExecutor(plan)
     executor.run(BATCH, batch=1)
     outcome = executor.run(SHORT, batch=2)
-    wanted = expected(plan.graph, plan.parameters, SHORT, 2, training=True, loss=plan.loss)
-    if not plan.input_delta:
+    wanted = expected(plan.request.graph, plan.request.parameters, SHORT, 2, training=True, loss=plan.request.loss)
+    if not plan.request.input_delta:
         wanted = dataclasses.replace(wanted, input_delta=None)
     return wanted.differences(outcome)
 
@@ -90,9 +90,9 @@ def test_random_graphs_with_frozen_parameters(block: int) -> None:
             found = differences(plan)
             assert not found, f"seed {seed}, {number}: {found}"
             written = {name for name in graph.trainable if name not in frozen}
-            assert {name for name in plan.parameters.slices if plan.parameters.trains(name)} == written
-            if number == 2 and not plan.input_delta:
-                assert numbers(plan) <= numbers(plan_of(graph, (), share=plan.share)), f"seed {seed}"
+            assert {name for name in plan.request.parameters.slices if plan.request.parameters.trains(name)} == written
+            if number == 2 and not plan.request.input_delta:
+                assert numbers(plan) <= numbers(plan_of(graph, (), share=plan.request.share)), f"seed {seed}"
 
 
 @pytest.mark.parametrize("name", KNOWN_GRAPHS)
@@ -131,7 +131,7 @@ def test_what_lies_below_the_trained_layers_is_planned_as_in_inference(device_cl
     assert launches(plan) == launches(inference)
     assert plan.fused == inference.fused
     assert set(plan.deltas) == {"head"}
-    assert plan.parameters.trainable_elements == plan.buffers["gradients"].elements < 16 * (3 * 4 + 2)
+    assert plan.request.parameters.trainable_elements == plan.buffers["gradients"].elements < 16 * (3 * 4 + 2)
     written = {array.offset for _, call in plan.calls for role, array in call.arrays.items()
                if array.storage == "gradients" and call.source.arrays[role] != "read"}  # fmt: skip
     assert written == {table.slices[name].offset for name in ("head/weight", "head/bias")}

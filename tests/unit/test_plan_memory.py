@@ -78,14 +78,14 @@ def test_storages_are_in_use_from_their_first_launch_to_their_last(name, device_
 def test_what_is_always_there() -> None:
     graph = KNOWN_GRAPHS[min(KNOWN_GRAPHS)]()
     plan = make_plan(graph, 3, loss=CrossEntropy(), training=True)
-    updates = Adam().calls(plan.parameters, HOST)
+    updates = Adam().calls(plan.request.parameters, HOST)
     found = memory_schedule(plan, {"optimizer moment": 1000, "optimizer square": 24}, updates)
     assert len(found.launches) == len(plan.calls) + len(updates)
     assert found.phases[-len(updates) :] == ("update",) * len(updates)
     assert found.launches[-1] == updates[-1].label
     assert (found.held["optimizer"] == 1024).all()
-    assert (found.held["weights"] == 4 * plan.parameters.elements).all()
-    assert (found.held["gradients"] == 4 * plan.parameters.trainable_elements).all()
+    assert (found.held["weights"] == 4 * plan.request.parameters.elements).all()
+    assert (found.held["gradients"] == 4 * plan.request.parameters.trainable_elements).all()
     others = set(plan.buffers) - set(sizes(plan)) - {"parameters", "gradients"}
     assert {"samples", "labels"} <= others
     batch = sum(4 * (plan.buffers[name].elements + 3 * plan.buffers[name].per_sample) for name in others)
