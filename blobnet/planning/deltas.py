@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
     """
     graph, planes = request.graph, places.planes
     regions: dict[int, Region] = {}
+    # By storage, the vertices whose deltas lie in it and whose turn is still to come.
+    waiting = defaultdict[str, dict[int, Region]](dict)
     accumulate: dict[tuple[int, int], bool] = {}
     copy_reasons: dict[tuple[int, int], str] = {}
     parts = _parts(request, roles, planes)
@@ -44,6 +47,9 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
         if index in parts:
             return new(graph.vertices[index].inputs[0]).part(parts[index], planes[index].units)
         return Region.whole(f"{graph.vertices[index].name} delta", planes[index])
+
+    def put(index: int, region: Region) -> None:
+        regions[index] = waiting[region.storage.name][index] = region
 
     def hindrance(vertex: Vertex, source: int, region: Region, placement: Placement) -> str:
         """Why the delta of ``source`` cannot lie where the delta of its reader ``vertex`` lies."""
@@ -56,7 +62,7 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
             return f"{name} is repeated"
         if source in parts:
             return f"{name} is a part of {graph.vertices[graph.vertices[source].inputs[0]].name}"
-        pending = [index for index, other in regions.items() if index < vertex.index and other.overlaps(region)]
+        pending = (index for index, other in waiting[region.storage.name].items() if other.overlaps(region))
         if placement is Placement.SHARED and vertex.inputs.count(source) > 1:
             # A delta that is added to itself doubles, once too often with three readers or two sources.
             return f"{name} comes in more than once"
@@ -72,15 +78,16 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
 
     for _, output in graph.exits if request.training else ():
         if roles.needs_delta[output]:
-            regions[output] = new(output)
+            put(output, new(output))
     for vertex in reversed(graph.vertices) if request.training else ():
         if not roles.needs_delta[vertex.index]:
             continue
         own = regions[vertex.index]
+        del waiting[own.storage.name][vertex.index]
         if vertex.index in parts:
             # What its readers left is a part of its input's delta, and other slices have the rest.
             accumulate[vertex.index, 0] = False
-            regions[vertex.inputs[0]] = new(vertex.inputs[0])
+            put(vertex.inputs[0], new(vertex.inputs[0]))
             continue
         placement = vertex.layer.delta_placement() if request.share else Placement.SEPARATE
         if vertex.index in roles.absorbed:
@@ -96,7 +103,7 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
                     region = Region(own.storage, offset, units) if placement is Placement.CONCAT else own
                     why = hindrance(vertex, source, region, placement)
                     assert not why or vertex.index not in roles.absorbed, f"{vertex.name}: nothing comes between"
-                    regions[source] = new(source) if why else region
+                    put(source, new(source) if why else region)
                     if why:
                         copy_reasons[vertex.index, position] = why
             offset += units

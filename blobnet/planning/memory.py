@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from heapq import heappop, heappush
 
 from blobnet.errors import PlanError
 from blobnet.hardware.device_model import DeviceModel
@@ -75,7 +77,6 @@ class Memory:
     buffers: Mapping[str, Buffer]
 
 
-@dataclass
 class _Slot:
     """Storages that lie in one buffer, at different times.
 
@@ -83,15 +84,16 @@ class _Slot:
         members: the storages, at least one.
         room: elements of the largest for the batch.
         planes: the geometries of their planes.
+        has_halo: whether there are zeros around the planes of any of them.
+        longest: the first and the last call of the one that lives longest.
     """
 
-    members: list[Occupant]
-    room: int
-    planes: set[tuple[object, ...] | None]
-
-    def __post_init__(self) -> None:
-        # When its storages live, in order: no two of them at once.
-        self._lives = sorted((item.first, item.last) for item in self.members)
+    def __init__(self, occupant: Occupant, size: int) -> None:
+        self.members: list[Occupant] = []
+        self.room, self.planes, self.has_halo = 0, set[object](), False
+        self.longest = (0, -1)
+        self._lives: list[tuple[int, int]] = []
+        self.add(occupant, size)
 
     def is_free_for(self, occupant: Occupant) -> bool:
         """Return True if none of its storages lives at the same time."""
@@ -99,16 +101,74 @@ class _Slot:
         before, behind = self._lives[max(0, place - 1) : place], self._lives[place : place + 1]
         return all(last < occupant.first for _, last in before) and all(occupant.last < first for first, _ in behind)
 
-    def to_clear(self, *more: Occupant) -> list[Occupant]:
-        """Return those, of it and of ``more`` in it, whose halos others leave filled with values."""
-        planes = self.planes.union(item.plane for item in more)
-        return [item for item in (*self.members, *more) if item.has_halo] if len(planes) > 1 else []
+    def to_clear(self) -> list[Occupant]:
+        """Return those whose halos others leave filled with values."""
+        return [item for item in self.members if item.has_halo] if len(self.planes) > 1 else []
 
     def add(self, occupant: Occupant, size: int) -> None:
+        """Puts one more in, of ``size`` elements for the batch, that lives at another time than the others."""
+        life = occupant.first, occupant.last
         self.members.append(occupant)
-        insort(self._lives, (occupant.first, occupant.last))
+        insort(self._lives, life)
+        self.longest = max(self.longest, life, key=lambda item: item[1] - item[0])
         self.planes.add(occupant.plane)
+        self.has_halo |= occupant.has_halo
         self.room = max(self.room, size)
+
+
+class _ArraySlots:
+    """Slots for arrays of one type, those of more room first, in a tree: each node knows when all slots below are busy.
+
+    So a search for free ones asks few of many, where most of them live across one moment, as in training.
+    """
+
+    def __init__(self) -> None:
+        self.slots: list[_Slot] = []
+        self._busy: list[list[tuple[int, int]]] = [[]]  # Of each height, the first and the last call, by place.
+
+    def slot_for(self, occupant: Occupant, size: int) -> _Slot:
+        """The slot that an array was put in: the first of those of least room that are free, or a new one."""
+        number = self._free(occupant, range(len(self.slots)), last_first=True)
+        if number is None:
+            number = len(self.slots)
+            self.slots.append(_Slot(occupant, size))
+        else:
+            begin = bisect_left(self.slots, -self.slots[number].room, key=lambda slot: -slot.room)
+            number = self._free(occupant, range(begin, number + 1)) or begin
+            self.slots[number].add(occupant, size)
+        self._changed(number)
+        return self.slots[number]
+
+    def _free(self, occupant: Occupant, numbers: range, *, last_first: bool = False) -> int | None:
+        """The first or the last slot, of those of some numbers, that is free for one."""
+        nodes = [(len(self._busy) - 1, 0)]
+        while nodes:
+            height, place = nodes.pop()
+            below = range(place << height, (place + 1) << height)
+            if place >= len(self._busy[height]) or below.start >= numbers.stop or below.stop <= numbers.start:
+                continue
+            first, last = self._busy[height][place]
+            if first <= min(last, occupant.last) and occupant.first <= last:
+                continue
+            if height:
+                children = [(height - 1, 2 * place), (height - 1, 2 * place + 1)]
+                nodes += children if last_first else children[::-1]
+            elif self.slots[place].is_free_for(occupant):
+                return place
+        return None
+
+    def _changed(self, number: int) -> None:
+        """Tells the tree that a slot has one member more."""
+        life, place = self.slots[number].longest, number
+        for height in range(len(self._busy) + 1):
+            if height == len(self._busy):
+                self._busy.append([])
+            level = self._busy[height]
+            level[place : place + 1] = [life]
+            if len(level) == 1:
+                break
+            pair = level[place & ~1 : (place | 1) + 1]
+            life, place = (max(first for first, _ in pair), min(last for _, last in pair)), place >> 1
 
 
 def sample_slots(model: DeviceModel) -> int:
@@ -194,33 +254,70 @@ def occupants(
 def _share_buffers(
     occupants: Sequence[Occupant], reuse: bool, batch_size: int, *, keep_planes: bool = False
 ) -> list[_Slot]:
-    """Puts storages whose lifetimes do not meet together, each list for one buffer.
+    """Puts storages whose lifetimes do not meet together, each list for one buffer, in time with their number.
 
-    A storage takes the free buffer of the same plane geometry (its halo is still zero) that wastes least, else any
+    A blob takes the free buffer of the same plane geometry (its halo is still zero) that wastes least, else any
     free one that is large enough, else the largest free one, grown; with ``keep_planes`` none where a halo would have
-    to be cleared.
+    to be cleared. Arrays have buffers of their own: they would leave a blob's halo to be zeroed at every step.
+
+    Args:
+        occupants: in the order of first use.
+        reuse: False puts each in a buffer of its own.
+        batch_size: the samples to make room for.
+        keep_planes: as above.
     """
-    slots: list[_Slot] = []
+    blobs = [item for item in occupants if item.blob]
     # The largest arrays first, or one that lives long would take the place of a large one that is needed again.
     arrays = sorted((item for item in occupants if not item.blob), key=lambda item: -item.size(batch_size))
-    for occupant in [item for item in occupants if item.blob] + arrays:
-        size, planes, is_array = occupant.size(batch_size), {occupant.plane}, occupant.blob is None
-        free = [
-            slot
-            for slot in slots
-            if reuse
-            # Arrays would leave a blob's halo to be zeroed at every step.
-            and (slot.members[0].blob is None) == is_array
-            and slot.members[0].type == occupant.type
-            and slot.is_free_for(occupant)
-            and not (keep_planes and slot.to_clear(occupant))
-        ]
-        wastes = [(slot.room < size, slot.planes != planes, abs(slot.room - size)) for slot in free]
-        if free:
-            free[wastes.index(min(wastes))].add(occupant, size)
+    if not reuse:
+        return [_Slot(item, item.size(batch_size)) for item in (*blobs, *arrays)]
+    return _share_blobs(blobs, batch_size, keep_planes) + _share_arrays(arrays, batch_size)
+
+
+def _share_blobs(blobs: Iterable[Occupant], batch_size: int, keep_planes: bool) -> list[_Slot]:
+    """Those of blobs, which come in the order of first use: so a buffer is free once its last call has been."""
+    slots: list[_Slot] = []
+    busy: list[tuple[int, int]] = []  # The last call and the number of each slot in use, as a heap.
+    # The rooms and numbers of free ones, least first: of one plane geometry alone, and of any.
+    free = defaultdict[tuple[object, ...], list[tuple[int, int]]](list)
+
+    def lists(slot: _Slot) -> Iterator[list[tuple[int, int]]]:
+        kind = slot.members[0].type
+        if len(slot.planes) == 1:
+            yield free[kind, slot.members[0].plane]
+        if not (keep_planes and slot.has_halo):
+            yield free[kind,]
+
+    for occupant in blobs:
+        while busy and busy[0][0] < occupant.first:
+            _, number = heappop(busy)
+            for entries in lists(slots[number]):
+                insort(entries, (slots[number].room, number))
+        size = occupant.size(batch_size)
+        found = []
+        for is_other, entries in enumerate(lists(_Slot(occupant, size))):
+            if entries:
+                # The least that is large enough, else the largest: the first of each size.
+                place = min(bisect_left(entries, (size,)), bisect_left(entries, (entries[-1][0],)))
+                room, number = entries[place]
+                found.append((room < size, is_other, abs(room - size), number))
+        if found:
+            number = min(found)[-1]
+            for entries in lists(slots[number]):
+                del entries[bisect_left(entries, (slots[number].room, number))]
+            slots[number].add(occupant, size)
         else:
-            slots.append(_Slot([occupant], size, planes))
+            number = len(slots)
+            slots.append(_Slot(occupant, size))
+        heappush(busy, (occupant.last, number))
     return slots
+
+
+def _share_arrays(arrays: Iterable[Occupant], batch_size: int) -> list[_Slot]:
+    """Those of arrays, which come the largest first."""
+    of_type = defaultdict[StorageType, _ArraySlots](_ArraySlots)
+    made = [of_type[item.type].slot_for(item, item.size(batch_size)) for item in arrays]
+    return list({id(slot): slot for slot in made}.values())
 
 
 def _bytes(slots: Iterable[_Slot]) -> int:

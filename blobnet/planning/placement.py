@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from blobnet.layers.base import Placement
@@ -78,6 +79,8 @@ def place_outputs(request: Request, roles: Roles) -> Places:
     in_place_of: dict[int, int] = {}
     copy_reasons: dict[tuple[int, int], str] = {}
     parts = _parts(request, roles, planes)
+    whole = _wholes(graph, parts)
+    last_reads = _last_reads(graph, roles, parts)
 
     def hindrance(source: int, region: Region, reader: Vertex) -> str:
         """Why ``source`` cannot lie in ``region`` of its ``reader``: no value is overwritten before its last read."""
@@ -90,26 +93,22 @@ def place_outputs(request: Request, roles: Roles) -> Places:
             return f"{name} is a part of {graph.vertices[graph.vertices[source].inputs[0]].name}"
         if reader.inputs.count(source) > 1:
             return f"{name} comes in more than once"
-        others = (other for other in reader.inputs if other in parts)
-        if roles.placements[reader.index] is Placement.IN_PLACE and any(of_part(other) == source for other in others):
+        others = (whole[other] for other in reader.inputs if other in parts)
+        if roles.placements[reader.index] is Placement.IN_PLACE and source in others:
             return f"a part of {name} comes in, too"
         if not same_plane(planes[source], planes[reader.index]):
             return other_planes(name, planes[source], planes[reader.index])
         if roles.placements[reader.index] is Placement.IN_PLACE and graph.vertices[source].shape != reader.shape:
             return f"{name} is repeated"
-        writers = (
-            index for index in overwriters[region.storage.name] if index > source and regions[index].overlaps(region)
-        )
-        overwritten, last_read = min(writers, default=_NEVER), _last_read(graph, roles, parts, source)
+        writers = overwriters[region.storage.name]
+        behind = (writers[place] for place in range(bisect_right(writers, source), len(writers)))
+        overwritten = next((index for index in behind if regions[index].overlaps(region)), _NEVER)
+        last_read = last_reads[source]
         # A layer that runs in place of one input may not read the same memory as another input too.
         if overwritten < last_read or overwritten == last_read != reader.index:
             is_kept = overwritten == _NEVER
             return f"{name} is kept" if is_kept else f"{graph.vertices[overwritten].name} would overwrite {name}"
         return ""
-
-    def of_part(index: int) -> int:
-        """Return what a vertex is a part of, or a part of a part."""
-        return of_part(graph.vertices[index].inputs[0]) if index in parts else index
 
     def joins(position: int, region: Region, reader: Vertex) -> bool:
         source = reader.inputs[position]
@@ -123,7 +122,7 @@ def place_outputs(request: Request, roles: Roles) -> Places:
     def put(index: int, region: Region) -> None:
         regions[index] = region
         if roles.placements[index] is Placement.IN_PLACE:
-            overwriters[region.storage.name].append(index)
+            insort(overwriters[region.storage.name], index)
 
     for vertex in reversed(graph.vertices):
         if vertex.index in parts:
@@ -176,36 +175,54 @@ def other_planes(name: str, first: Shape, second: Shape) -> str:
 
 def _memory_planes(graph: Graph) -> tuple[Shape, ...]:
     """The planes in memory of every vertex: Flatten keeps its input's if all its readers can do with them."""
+    any_do = [True] * len(graph.vertices)
+    for vertex in reversed(graph.vertices):
+        any_do[vertex.index] = _any_planes_do(graph, vertex, any_do)
     planes: list[Shape] = []
     for vertex in graph.vertices:
-        keeps = vertex.layer.elementwise and vertex.inputs and _any_planes_do(graph, vertex)
+        keeps = vertex.layer.elementwise and vertex.inputs and any_do[vertex.index]
         planes.append(planes[vertex.inputs[0]] if keeps else vertex.shape)
     return tuple(planes)
 
 
-def _any_planes_do(graph: Graph, vertex: Vertex) -> bool:
-    """Return True if all readers of a flat vertex take its elements in any memory shape; a loss does not."""
+def _any_planes_do(graph: Graph, vertex: Vertex, known: Sequence[bool]) -> bool:
+    """Return True if all readers of a flat vertex take its elements in any memory shape; a loss does not.
+
+    ``known`` says so of the vertices behind it.
+    """
     if vertex.shape.rank:
         return True
     if graph.is_output(vertex.index):
         return False
     readers = [graph.vertices[reader] for reader in graph.readers[vertex.index]]
     return bool(readers) and all(
-        reader.layer.flattens_input
-        or (reader.layer.elementwise and len(reader.inputs) == 1 and _any_planes_do(graph, reader))
+        reader.layer.flattens_input or (reader.layer.elementwise and len(reader.inputs) == 1 and known[reader.index])
         for reader in readers
     )
 
 
-def _last_read(graph: Graph, roles: Roles, parts: Mapping[int, int], source: int) -> int:
-    """The last vertex that reads a blob, or a part of it; _NEVER if the backward pass or the caller does."""
-    if graph.is_output(source):
-        return _NEVER
-    if roles.kept[source]:
-        return _NEVER - 1
-    readers = graph.readers[source]
-    last = max((_last_read(graph, roles, parts, item) if item in parts else item for item in readers), default=source)
-    if source not in parts and roles.placements[source] in (Placement.CONCAT, Placement.SHARED):
-        # Its inputs are the same memory, unless they have to be copied for what overwrites it.
-        last = max([last, *(_last_read(graph, roles, parts, item) for item in graph.vertices[source].inputs)])
+def _wholes(graph: Graph, parts: Mapping[int, int]) -> dict[int, int]:
+    """Of what each part is a part in the end, where that may be a part itself."""
+    found: dict[int, int] = {}
+    for index in parts:
+        source = graph.vertices[index].inputs[0]
+        found[index] = found.get(source, source)
+    return found
+
+
+def _last_reads(graph: Graph, roles: Roles, parts: Mapping[int, int]) -> list[int]:
+    """The last vertex that reads each blob, or a part of it; _NEVER if the caller does, or the backward pass."""
+    last = [0] * len(graph.vertices)
+    for vertex in reversed(graph.vertices):
+        readers = (last[item] if item in parts else item for item in graph.readers[vertex.index])
+        last[vertex.index] = max(readers, default=vertex.index)
+        if roles.kept[vertex.index]:
+            last[vertex.index] = _NEVER - 1
+        if graph.is_output(vertex.index):
+            last[vertex.index] = _NEVER
+    for vertex in graph.vertices:
+        joins = roles.placements[vertex.index] in (Placement.CONCAT, Placement.SHARED) and vertex.index not in parts
+        if joins and not roles.kept[vertex.index] and not graph.is_output(vertex.index):
+            # Its inputs are the same memory, unless they have to be copied for what overwrites it.
+            last[vertex.index] = max([last[vertex.index], *(last[item] for item in vertex.inputs)])
     return last
