@@ -14,10 +14,11 @@ from blobnet.contraction.costs import Prediction, predict
 from blobnet.contraction.derivatives import differentiate
 from blobnet.contraction.form import Program
 from blobnet.contraction.function import function
-from blobnet.contraction.lowering import Step
+from blobnet.contraction.lowering import Step, grouped
 from blobnet.contraction.schedule import Schedule, prepared
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table
+from blobnet.contraction.tile_model import explained
 from blobnet.device.device import Device
 from blobnet.errors import FileError, OptionError
 from blobnet.execution.contractions import Compiled, compiled
@@ -27,12 +28,16 @@ _REPEATS = 7
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compiles a contraction for a device, prints what came of it, and how long it takes."""
+    """Compiles a contraction for a device, prints what came of it, and how long it takes; or a model's choice."""
     f = function(_text(options.text), **dict(options.sizes))
     shapes = dict(options.shapes)
     program = f.program(**shapes)
     if options.gradients is not None:
         program = differentiate(program, options.gradients or None)
+    if options.model:
+        groups = [group for group in grouped(program) if group.statement.reduction_indexes]
+        print("\n\n".join("\n".join(explained(group, with_search=options.show)) for group in groups))
+        return 0
     device = Device(options.device)
     predicted: dict[Table, Prediction] = {}
 

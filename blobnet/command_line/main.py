@@ -190,6 +190,7 @@ examples:
   blobnet compile "O[n, o, x : N, F, 28] = +(I[n, i, x+a-1] * W[o, i, a])" \\
     --shapes I=8x64x28 W=64x64x3 --sizes N=8 F=64 --show
   blobnet compile conv.txt --shapes I=8x64x28x28 W=64x64x3x3 --gradients W
+  blobnet compile conv.txt --shapes I=8x64x28x28 W=64x64x3x3 --model seed
 """
 
 
@@ -725,7 +726,14 @@ def _add_compile(parser: Parser) -> None:
     parser.add_argument(
         "--gradients", metavar="NAME", nargs="*", help="compile the gradients of these inputs instead; of all without"
     )
-    parser.add_argument("--schedule", metavar="TEXT", help="for the first table, instead of the one that is chosen")
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--schedule", metavar="TEXT", help="for the first table, instead of the one that is chosen")
+    choice.add_argument(
+        "--model",
+        choices=["seed"],
+        help="compile nothing: print tables, tiles and their scores by the model of seed 001, on the hardware of "
+        "its example (docs/sources.md); with --show all tiles that its search looks at",
+    )
     parser.add_argument("--show", action="store_true", help="print tables and OpenCL C too")
     _add_device(parser)
 

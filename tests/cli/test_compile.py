@@ -71,6 +71,30 @@ def test_the_examples_of_the_seeds(run, tmp_path, name: str, gradients: bool) ->
         assert "pack" in found.out
 
 
+def test_the_model_of_a_seed(run, tmp_path) -> None:
+    """What the text prints for its example (docs/sources.md); no device is asked."""
+    (tmp_path / "seed.txt").write_text(SEEDS["001"][0])
+    arguments = ["compile", str(tmp_path / "seed.txt"), "--shapes", "D=32x224x224x64", "K=3x3x64x64", "--model", "seed"]
+    found = run(*arguments, "--show", "--device", "none such")
+    assert found.status == 0
+    for line in [
+        "       i         3         0     14336     12288",
+        "     off                   0    -14400         0",
+        "Constraint: (0,0,1,0,0,1,0) <= 224",
+        "tile [8, 32, 1, 3, 16, 8, 2]: to=236760072192 wg=12544 il=24 sm=20656 or=32768 mr=19456 mw=32768 op=256 "
+        "tu=256, over memory",
+        "tile [8, 32, 2, 1, 16, 2, 2]: to=236760072192 wg=50176 il=48 sm=5264 or=8192 mr=5120 mw=8192 op=256 "
+        "tu=256, 18.5806 flops a byte; roof 0.929032, occupancy 1, threads 1: 0.929032",
+        "     j_y         4        64       393",
+        "threads: co: 8, n: 8, x: 2, y: 2",
+    ]:
+        assert line in found.out.splitlines()
+    assert "tiles: [ci: 8, co: 32, i: 2, j: 3, n: 16, x: 2, y: 2]\n" in found.out
+    shown = run(*arguments, "--gradients").out
+    assert shown.count("chosen of") == 3  # The sums of O, whose sign the ReLU's derivative asks for, d_D and d_K.
+    assert "tile [" not in shown
+
+
 def test_a_text_longer_than_names_of_files(run) -> None:
     text = f"function (A[N]) -> (R) {{ R = {' + '.join('A' * 90)}; }}"
     assert run("compile", text, "--shapes", "A=7").status == 0
@@ -106,6 +130,7 @@ def test_schedules_and_gradients(run, tmp_path) -> None:
     ("arguments", "status", "message"),
     [
         (["--shapes", "A=8y16"], 2, "argument --shapes: it must be a name and its shape, such as I=8x64x28x28"),
+        (["--model", "seed", "--schedule", "unroll k"], 2, "argument --schedule: not allowed with argument --model"),
         (["--shapes", "A=8x16", "B=16x32", "--sizes", "N"], 2, "--sizes: it must be a name and a whole number"),
         (["--shapes", "A=8x16"], 1, "the input 'B' is missing"),
         (["--shapes", "A=8x16", "B=16"], 1, "'B' has 1 axis"),

@@ -12,8 +12,8 @@ from blobnet.contraction import function, reference
 from blobnet.contraction.form import Affine, Apply, Read, Statement
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.table import flatten
+from blobnet.contraction.tile_model import PUBLISHED, Flat, choose, output_plan, read_plan, score, search
 from tests.contraction.random_contractions import bound
-from tests.contraction.tile_model import Flat, Hardware, choose, output_plan, read_plan, score, search
 
 TEXT = """function (D[N, X, Y, CI], K[I, J, CO, CI]) -> (R) {
   O[n, x, y, co : N, X, Y, CO] = +(D[n, x+i-1, y+j-1, ci] * K[i, j, co, ci]);
@@ -21,7 +21,6 @@ TEXT = """function (D[N, X, Y, CI], K[I, J, CO, CI]) -> (R) {
 }"""
 CONVOLUTION, ACTIVATION = function(TEXT).program(D=(32, 224, 224, 64), K=(3, 3, 64, 64)).statements
 AFTER = sum(isinstance(part, Apply) for part in ACTIVATION.expression.walk())
-HARDWARE = Hardware(threads=256, memory_width=32, local_memory=18432, registers=18432, groups=20, goal=20)
 CHOSEN = (8, 32, 2, 3, 16, 2, 2)  # ci, co, i, j, n, x, y
 
 
@@ -64,7 +63,7 @@ Constraint: (0,0,0,1,0,0,1) <= 224"""
     ],
 )
 def test_the_published_scores(flat: Flat, tile: tuple[int, ...], figures: str, over: str) -> None:
-    found = score(flat, tile, HARDWARE, AFTER)
+    found = score(flat, tile, PUBLISHED, AFTER)
     assert found.total_operations == 236760072192
     assert figures == (
         f"wg={found.work_groups} il={found.inner_loops} sm={found.shared_memory} or={found.output_registers} "
@@ -75,23 +74,23 @@ def test_the_published_scores(flat: Flat, tile: tuple[int, ...], figures: str, o
 
 
 def test_the_published_ratios(flat: Flat) -> None:
-    first = score(flat, (16, 32, 1, 1, 16, 2, 2), HARDWARE, AFTER)
+    first = score(flat, (16, 32, 1, 1, 16, 2, 2), PUBLISHED, AFTER)
     assert f"{first.flops_per_byte:.6g}" == "20.5714"
     assert (first.roof_ratio, first.occupancy_ratio, first.thread_ratio, first.value) == (1, 1, 1, 1)
-    second = score(flat, (8, 32, 2, 1, 16, 2, 2), HARDWARE, AFTER)
+    second = score(flat, (8, 32, 2, 1, 16, 2, 2), PUBLISHED, AFTER)
     assert f"{second.flops_per_byte:.6g}" == "18.5806"
     assert (f"{second.roof_ratio:.6g}", second.occupancy_ratio, second.thread_ratio) == ("0.929032", 1, 1)
     assert f"{second.value:.6g}" == "0.929032"
 
 
 def test_the_published_choice(flat: Flat) -> None:
-    seen = search(flat, HARDWARE, AFTER)
+    seen = search(flat, PUBLISHED, AFTER)
     order = list(seen)
     published = [(8, 32, 1, 3, 16, 8, 2), (8, 32, 1, 3, 16, 4, 4), (16, 32, 1, 1, 16, 2, 2), (8, 32, 2, 1, 16, 2, 2)]
     first = order.index(published[0])
     assert order[first : first + 4] == published
     assert sum(found.value == 1 for found in seen.values()) == 128
-    assert choose(flat, HARDWARE, AFTER) == CHOSEN
+    assert choose(flat, PUBLISHED, AFTER) == CHOSEN
 
 
 @pytest.mark.parametrize(
@@ -99,12 +98,12 @@ def test_the_published_choice(flat: Flat) -> None:
     [(16272, 16384, True), (18432, 32768, True), (20000, 18432, False), (18432, 8192, False)],
 )
 def test_where_the_choice_is_the_same(flat: Flat, local_memory: int, registers: int, same: bool) -> None:
-    hardware = replace(HARDWARE, local_memory=local_memory, registers=registers)
+    hardware = replace(PUBLISHED, local_memory=local_memory, registers=registers)
     assert (choose(flat, hardware, AFTER) == CHOSEN) == same
 
 
 def test_the_published_read_plans(flat: Flat) -> None:
-    data, weights = (read_plan(flat, access, CHOSEN, HARDWARE) for access in flat.operands)
+    data, weights = (read_plan(flat, access, CHOSEN, PUBLISHED) for access in flat.operands)
     found = {m.name: (m.range, m.stride, local) for m, local in zip(data.merged, data.local, strict=True)}
     assert found == {"i_x": (3, 14336, 1), "j_y": (4, 64, 393), "ci": (8, 1, 49), "n": (16, 3211264, 3)}
     found = {m.name: (m.range, m.stride, local) for m, local in zip(weights.merged, weights.local, strict=True)}
@@ -113,7 +112,7 @@ def test_the_published_read_plans(flat: Flat) -> None:
 
 
 def test_the_published_threads(flat: Flat) -> None:
-    plan = output_plan(flat, CHOSEN, HARDWARE)
+    plan = output_plan(flat, CHOSEN, PUBLISHED)
     assert dict(zip(flat.indexes, plan.threads, strict=True)) == {
         "ci": 1, "co": 8, "i": 1, "j": 1, "n": 8, "x": 2, "y": 2
     }  # fmt: skip
@@ -122,17 +121,17 @@ def test_the_published_threads(flat: Flat) -> None:
 
 def test_threads_that_an_output_leaves_sum_up() -> None:
     flat = flat_of(function("O[i] = +(A[i, k])").program(A=(4, 1000)).statements[0])
-    plan = output_plan(flat, (4, 512), HARDWARE)
+    plan = output_plan(flat, (4, 512), PUBLISHED)
     assert plan == type(plan)(threads=(4, 64), rolled_up=True)
-    found = score(flat, (4, 512), HARDWARE)
-    assert found.shared_memory == 4 * (4 * 513 + HARDWARE.threads)  # rows lie 513 apart, and a sum a thread
-    assert found.output_registers == 4 * HARDWARE.threads
+    found = score(flat, (4, 512), PUBLISHED)
+    assert found.shared_memory == 4 * (4 * 513 + PUBLISHED.threads)  # rows lie 513 apart, and a sum a thread
+    assert found.output_registers == 4 * PUBLISHED.threads
 
 
 def test_a_sum_of_everything_has_no_output_index() -> None:
     flat = flat_of(function("O[] = +(A[k])").program(A=(1000,)).statements[0])
-    assert choose(flat, HARDWARE) in search(flat, HARDWARE)
-    assert score(flat, (1000,), HARDWARE).work_groups == 1
+    assert choose(flat, PUBLISHED) in search(flat, PUBLISHED)
+    assert score(flat, (1000,), PUBLISHED).work_groups == 1
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -1,19 +1,24 @@
-"""PlaidML's choice of tiles, as published: a cost model and a search over flat tables.
+"""PlaidML's choice of tiles, as published (seed 001): a cost model and a search over flat tables.
 
 A replica, figure for figure, of what J. Bruestle, "Automatic Kernel Generation in PlaidML" (2018), prints for its
-convolution; kept as what other choices are compared with. A work-group computes one tile of the output, in steps of
-one tile of the reduction: it loads a tile of each operand to local memory, and keeps the output in registers. The model
-does not see registers of operands, bandwidth and bank conflicts of local memory, groups at a time on a core, nor what
-overhangs. It counts an expression's operations once a multiplication, so its flops a byte are too many.
+convolution; ``blobnet compile --model seed`` prints the same for any statement, to compare other choices with. A
+work-group computes one tile of the output, in steps of one tile of the reduction: it loads a tile of each operand to
+local memory, and keeps the output in registers. The model does not see registers of operands, bandwidth and bank
+conflicts of local memory, groups at a time on a core, nor what overhangs. It counts an expression's operations once a
+multiplication, so its flops a byte are too many.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from blobnet.contraction.table import Operand, Table
+from blobnet.contraction.form import Apply, Read
+from blobnet.contraction.layout import Layout
+from blobnet.contraction.lowering import Group
+from blobnet.contraction.table import Operand, Table, Value, flatten
 from blobnet.memory.blob import FLOAT32
 
 Tile = tuple[int, ...]
@@ -114,6 +119,10 @@ class Hardware:
         return self.memory_width // _ELEMENT
 
 
+#: What the text's example ran on.
+PUBLISHED = Hardware(threads=256, memory_width=32, local_memory=18432, registers=18432, groups=20, goal=20)
+
+
 @dataclass(frozen=True)
 class Merged:
     """Indexes of an operand that reach the same elements, taken as one."""
@@ -193,6 +202,17 @@ class Score:
     def value(self) -> float:
         """From 0 to 1, the more the better; -1 for what is over memory or registers."""
         return -1.0 if self.over else self.roof_ratio * self.occupancy_ratio * self.thread_ratio
+
+    def __str__(self) -> str:
+        figures = (
+            f"to={self.total_operations} wg={self.work_groups} il={self.inner_loops} sm={self.shared_memory} "
+            f"or={self.output_registers} mr={self.memory_read} mw={self.memory_written} op={self.operations} "
+            f"tu={self.threads_used}"
+        )
+        if self.over:
+            return f"{figures}, over {self.over}"
+        ratios = f"roof {self.roof_ratio:.6g}, occupancy {self.occupancy_ratio:.6g}, threads {self.thread_ratio:.6g}"
+        return f"{figures}, {self.flops_per_byte:.6g} flops a byte; {ratios}: {self.value:.6g}"
 
 
 def read_plan(flat: Flat, access: Access, tile: Tile, hardware: Hardware) -> ReadPlan:
@@ -330,5 +350,39 @@ def search(flat: Flat, hardware: Hardware, operations_after: int = 0, inputs_aft
 
 def choose(flat: Flat, hardware: Hardware, operations_after: int = 0, inputs_after: int = 0) -> Tile:
     """The tile of the best score that :func:`search` finds; of equals, the last."""
-    seen = search(flat, hardware, operations_after, inputs_after)
+    return _best(search(flat, hardware, operations_after, inputs_after))
+
+
+def _best(seen: Mapping[Tile, Score]) -> Tile:
     return max(enumerate(seen), key=lambda entry: (seen[entry[1]].value, entry[0]))[1]
+
+
+def explained(group: Group, hardware: Hardware = PUBLISHED, *, with_search: bool = False) -> Iterator[str]:
+    """What the text prints for its example, for any statement: the table, the tile, and where operands and threads lie.
+
+    Args:
+        group: a statement that aggregates, and what is stored for each cell, for tensors without padding.
+        hardware: what it runs on.
+        with_search: also the tiles that the search looks at.
+    """
+    statement = group.statement
+    tensors = [read.tensor for read in (statement.output, *statement.reads)]
+    flat = Flat.of(flatten(statement, {tensor.name: Layout.padded(tensor.shape) for tensor in tensors}))
+    after = [node for _, expression in group.stores for node in expression.walk()]
+    operations, inputs = (sum(isinstance(node, kind) for node in after) for kind in (Apply, Read))
+    seen = search(flat, hardware, operations, inputs)
+    chosen = _best(seen)
+    yield f"{statement}\n{flat}"
+    yield from (
+        f"Output operation: {read} = {expression}" for read, expression in group.stores if expression != Value()
+    )
+    yield from (f"tile {list(tile)}: {found}" for tile, found in seen.items() if with_search)
+    sides = ", ".join(f"{name}: {side}" for name, side in zip(flat.indexes, chosen, strict=True))
+    yield f"chosen of {len(seen)} tiles: [{sides}]\n  {seen[chosen]}"
+    for access in flat.operands:
+        plan = read_plan(flat, access, chosen, hardware)
+        yield f"{access.tensor}: {plan.elements} elements of local memory\n{'Range':>18}{'Global':>10}{'Local':>10}"
+        for merged, local in zip(plan.merged, plan.local, strict=True):
+            yield f"{merged.name:>8}{merged.range:>10}{merged.stride:>10}{local:>10}"
+    threads = zip(flat.indexes, output_plan(flat, chosen, hardware).threads, strict=True)
+    yield f"threads: {', '.join(f'{name}: {count}' for name, count in threads if count > 1)}"
