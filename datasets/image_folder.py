@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split, ignored_labe
 from blobnet.datasets.listing import Listing, has_pictures, subfolders
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.picture_workers import SKIP_HINT, Form, PictureWorkers
-from blobnet.datasets.pictures import note_shallow
+from blobnet.datasets.pictures import REAL, note_shallow
 from blobnet.datasets.source import KEPT_BYTES, Source
 from blobnet.datasets.split_names import SPLIT_NAMES, split_like, split_named
 from blobnet.datasets.user_data import largest_class
@@ -75,9 +75,10 @@ def read_image_folder(
     The splits may have the other names of SPLIT_NAMES, in any case; all but ``train`` may be missing. Pictures in
     folders below a class's belong to the class. Classes are numbered in the order of their sorted names, or of the
     lines of a file ``classes.txt`` in the folder, or as its ``class_index.json`` says: ``{"cat": 0}``, ``{"0": "cat"}``
-    or ``{"0": ["cat", "what it is"]}``. x is uint8, (N, 1, H, W) if every picture is gray, else (N, 3, H, W): an array
-    if that takes up to 64 MB, else a :class:`Source` that decodes pictures when they are asked for. A warning says how
-    many files of which suffixes are left out. Hidden ones are, too.
+    or ``{"0": ["cat", "what it is"]}``. x is uint8, or float32 where grays of more than 8 bits are among the pictures
+    (:func:`blobnet.datasets.read_image`); (N, 1, H, W) if every picture is gray, else (N, 3, H, W): an array if that
+    takes up to 64 MB, else a :class:`Source` that decodes pictures when they are asked for. A warning says how many
+    files of which suffixes are left out. Hidden ones are, too.
 
     Where the folders are ``images`` and ``masks`` instead of classes, each picture has a mask of its size, its place
     and its name, but for the suffix, in a format that keeps values: its gray values, or indices into a palette, are the
@@ -452,16 +453,18 @@ def _common_form(
 
 def _pictures(
     name: str, parts: _Parts[_Label], form: Form, crew: PictureWorkers, workers: int | None
-) -> tuple[dict[str, npt.NDArray[np.uint8] | Source], PictureWorkers]:
+) -> tuple[dict[str, npt.NDArray[Any] | Source], PictureWorkers]:
     """The pictures of each part, and the processes that decode them."""
     paths = [path for pictures in parts.values() for path, _ in pictures]
-    note_shallow(name, crew.peaks(paths))
+    depths = crew.depths(paths)
+    note_shallow(name, depths)
     if not crew.count and workers is None and len(paths) * math.prod(form) > KEPT_BYTES:
         crew = PictureWorkers()  # They are few, but large.
-    return _parted(parts, PictureSource(paths, form[1:], form[0], crew, name)), crew
+    dtype = np.float32 if REAL in depths else np.uint8
+    return _parted(parts, PictureSource(paths, form[1:], form[0], crew, name, dtype)), crew
 
 
-def _parted(parts: Mapping[str, Sequence[object]], source: PictureSource) -> dict[str, npt.NDArray[np.uint8] | Source]:
+def _parted(parts: Mapping[str, Sequence[object]], source: PictureSource) -> dict[str, npt.NDArray[Any] | Source]:
     """The pictures or masks of each part, in memory unless they are too many."""
     values = source if source.bytes > KEPT_BYTES else np.asarray(source)
     ends = np.cumsum([len(pictures) for pictures in parts.values()])

@@ -16,7 +16,7 @@ from blobnet.errors import FileError
 
 
 class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package under another name
-    """Pictures, decoded and resized by processes side by side when they are asked for: (N, units, H, W), uint8.
+    """Pictures, decoded and resized by processes side by side when they are asked for: (N, units, H, W).
 
     Their pixels are those of :func:`read_image`, with any number of workers. Masks are (N, H, W), as :func:`read_mask`
     has them. A picture that is read again must not have been written to.
@@ -28,6 +28,7 @@ class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package und
         workers: the processes, or how many there may be; 0 decodes in the thread that asks, None takes one for each
             core. They start when something is read, and end with this object.
         subject: what errors call it.
+        dtype: uint8, or float32 where pictures of more than 8 bits are among them.
 
     Raises:
         OptionError: the number of workers is negative.
@@ -42,8 +43,9 @@ class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package und
         units: int | None,
         workers: PictureWorkers | int | None = None,
         subject: str = "pictures",
+        dtype: npt.DTypeLike = np.uint8,
     ) -> None:
-        self.subject, self.dtype = subject, np.dtype(np.uint8)
+        self.subject, self.dtype = subject, np.dtype(dtype)
         self.shape = (len(paths), *([] if units is None else [units]), *size)
         self.workers = workers if isinstance(workers, PictureWorkers) else PictureWorkers(workers)
         self._paths = list(paths)

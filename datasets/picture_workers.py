@@ -27,7 +27,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.pictures import deep_peak, picture_form, read_mask, read_picture, with_units
+from blobnet.datasets.pictures import depth_of, picture_form, read_mask, read_picture, with_units
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError
 
 #: The (units, height, width) of a picture.
@@ -101,14 +101,14 @@ class PictureWorkers:
         self._share_task("forms", paths, keep, has_size, is_whole)
         return found
 
-    def peaks(self, paths: Sequence[Path]) -> list[int | None]:
-        """Return :func:`deep_peak` of pictures that can be read; None for others.
+    def depths(self, paths: Sequence[Path]) -> list[int | None]:
+        """Return :func:`depth_of` of pictures that can be read; None for others.
 
         Raises:
             OptionError, DataError: as :meth:`forms`.
         """
         found: list[int | None] = [None] * len(paths)
-        self._share_task("peaks", paths, found.__setitem__)
+        self._share_task("depths", paths, found.__setitem__)
         return found
 
     def _share_task(
@@ -126,10 +126,10 @@ class PictureWorkers:
                 part = slice(first, min(first + _MAX_PICTURES, len(paths)))
                 keep(part, _TASKS[task](paths[part], None, *settings))
 
-    def decode(self, paths: Sequence[Path], out: npt.NDArray[np.uint8]) -> None:
+    def decode(self, paths: Sequence[Path], out: npt.NDArray[Any]) -> None:
         """Decodes pictures into ``out``, (len(paths), units, height, width), or masks: (len(paths), height, width).
 
-        They are resized.
+        They are resized, and become uint8 or float32 as ``out`` is.
 
         Raises:
             FileError: a picture cannot be read.
@@ -139,8 +139,8 @@ class PictureWorkers:
 
         def fill(worker: _Worker, part: slice) -> None:
             chosen = out[part]
-            worker.ask("decode", paths[part], chosen.nbytes, chosen.shape[1:])
-            np.copyto(chosen, worker.memory.pictures(chosen.shape))
+            worker.ask("decode", paths[part], chosen.nbytes, chosen.shape[1:], chosen.dtype.name)
+            np.copyto(chosen, worker.memory.pictures(chosen.shape, chosen.dtype.name))
 
         if self.count:
             self._share(len(paths), fill)
@@ -212,10 +212,9 @@ class _Memory:
         assert self._bytes is not None
         _PLACE.pack_into(self._bytes, 0, place)
 
-    def pictures(self, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
+    def pictures(self, shape: tuple[int, ...], kind: str) -> npt.NDArray[Any]:
         assert self._bytes is not None
-        values: npt.NDArray[np.uint8] = np.ndarray(shape, np.uint8, self._bytes, _PLACE.size)
-        return values
+        return np.ndarray(shape, kind, self._bytes, _PLACE.size)
 
 
 class _Worker:
@@ -335,17 +334,17 @@ def _forms(paths: Sequence[Path], memory: _Memory | None, has_size: bool, is_who
     return found
 
 
-def _peaks(paths: Sequence[Path], memory: _Memory | None) -> list[int | None]:
+def _depths(paths: Sequence[Path], memory: _Memory | None) -> list[int | None]:
     found: list[int | None] = [None] * len(paths)
     for place, path in enumerate(paths):
         if memory is not None:
             memory.place = place
         with contextlib.suppress(FileError):
-            found[place] = deep_peak(path)
+            found[place] = depth_of(path)
     return found
 
 
-def _decode(path: Path, out: npt.NDArray[np.uint8]) -> None:
+def _decode(path: Path, out: npt.NDArray[Any]) -> None:
     *units, height, width = out.shape
     size = height, width
     out[:] = with_units(read_picture(path, size), units[0], path) if units else read_mask(path, size)
@@ -376,10 +375,10 @@ def _serve(questions: BinaryIO, answers: BinaryIO, memory: _Memory) -> None:
                 answer = DataError(str(paths[memory.place]), "the picture must be readable", cause=cause)
 
 
-def _fill(paths: list[Path], memory: _Memory, shape: tuple[int, ...]) -> None:
-    for place, (path, planes) in enumerate(zip(paths, memory.pictures((len(paths), *shape)), strict=True)):
+def _fill(paths: list[Path], memory: _Memory, shape: tuple[int, ...], kind: str) -> None:
+    for place, (path, planes) in enumerate(zip(paths, memory.pictures((len(paths), *shape), kind), strict=True)):
         memory.place = place
         _decode(path, planes)
 
 
-_TASKS: dict[str, Callable[..., Any]] = {"forms": _forms, "peaks": _peaks, "decode": _fill}
+_TASKS: dict[str, Callable[..., Any]] = {"forms": _forms, "depths": _depths, "decode": _fill}

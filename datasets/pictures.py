@@ -26,6 +26,8 @@ LUMA = np.array([19595, 38470, 7471], dtype=np.uint32)
 
 # Pillow's modes for gray, with and without transparency, and for palettes.
 _GRAYS, _PALETTES = ("1", "L", "LA", "La"), ("P", "PA")
+# The first letter of its modes for grays of more than 8 bits: 16, 32, or real numbers.
+_DEEP_GRAYS = "IF"
 # The EXIF tag that says how a camera was held; from 5 on, on its side.
 _ORIENTATION, _FIRST_SIDEWAYS = 0x0112, 5
 
@@ -34,8 +36,12 @@ _BRANDED, _BRANDS = b"ftyp", {b"avif": "AVIF", b"avis": "AVIF", **dict.fromkeys(
 
 #: Bytes that decoding takes for each pixel: Pillow's four, in as many copies as turning and flattening make.
 _PIXEL_BYTES = 20
-#: Values of pictures of 16 bits up to which a warning says how little is left of them: 64 grays.
+#: By what values of 16 bits are divided, so that white, 65535, is 255 as in pictures of 8 bits.
+_TO_8_BITS = 257
+#: Values of colours of 16 bits up to which a warning says how little is left of them: 64 of each.
 _FEW_VALUES = 1 << 14
+#: What :func:`depth_of` says of pictures whose values are real numbers.
+REAL = 0
 
 _Result = TypeVar("_Result")
 
@@ -44,8 +50,9 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
     """Read one image in the shape of a model's input.
 
     A picture is turned upright (EXIF), becomes gray or RGB as the model has 1 or 3 units, and lies on white where it is
-    transparent. A ``.npy`` file, (H, W) or (C, H, W), must have the model's units. Only another size is resized,
-    bilinearly.
+    transparent. Grays of 16 or 32 bits are divided by 257, in float32, so that white is 255 and no gray is lost; real
+    numbers (TIFF) stay as they are. A ``.npy`` file, (H, W) or (C, H, W), must have the model's units. Only another
+    size is resized, bilinearly.
 
     Args:
         path: a ``.npy`` file, or a picture: PNG, JPEG, WebP, BMP, GIF (its first frame), TIFF and others that Pillow
@@ -53,7 +60,7 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
         shape: (C, H, W).
 
     Returns:
-        (C, H, W), uint8 for pictures and uint8 files, else float32.
+        (C, H, W), uint8 for pictures of 8 bits and uint8 files, else float32.
 
     Raises:
         OptionError: the shape is not that of an image, or Pillow is not installed.
@@ -68,7 +75,7 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
         return _resized(_read_array(path, units), (height, width), path)
     planes = with_units(read_picture(path, (height, width)), units, path)
     if not planes.any():
-        note_shallow(str(path), [deep_peak(path)])
+        note_shallow(str(path), [depth_of(path)])
     return planes
 
 
@@ -77,11 +84,11 @@ def is_pillow(picture: object) -> bool:
     return all(hasattr(picture, name) for name in ("mode", "size", "getbands"))
 
 
-def from_pillow(picture: Any, shape: Sequence[int], subject: str) -> npt.NDArray[np.uint8]:
+def from_pillow(picture: Any, shape: Sequence[int], subject: str) -> npt.NDArray[Any]:
     """A Pillow picture in the shape of a model's input, as :func:`read_image` reads it from a file.
 
     Raises:
-        DataError: the shape is not that of a picture, or values cannot be read as 8 bits.
+        DataError: the shape is not that of a picture, or values are not finite.
     """
     if len(shape) != 3:
         rule = "a picture is a sample of (units, height, width), which the model does not take"
@@ -91,7 +98,7 @@ def from_pillow(picture: Any, shape: Sequence[int], subject: str) -> npt.NDArray
     except ValueError as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(subject, "a picture's values must be those of 8 or 16 bits", cause=error) from error
+        raise DataError(subject, "a picture must be readable, and its values finite", cause=error) from error
 
 
 def image_size(path: str | Path) -> tuple[int, int]:
@@ -113,8 +120,8 @@ def image_size(path: str | Path) -> tuple[int, int]:
     return picture_form(path)[1:]
 
 
-def read_picture(path: Path, size: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
-    """Decode a picture to (1, H, W) if it is gray, else to (3, H, W).
+def read_picture(path: Path, size: tuple[int, int] | None = None) -> npt.NDArray[Any]:
+    """Decode a picture to (1, H, W) if it is gray, else to (3, H, W); uint8 or float32, as :func:`read_image`.
 
     Args:
         path: the picture.
@@ -211,19 +218,21 @@ def picture_form(path: Path, *, has_size: bool = True, is_whole: bool = False) -
     """
 
     def form(picture: Any) -> tuple[int, int, int]:
-        if is_whole or picture.mode in _PALETTES or picture.mode == "F" or (has_size and picture.format != "JPEG"):
+        if is_whole or picture.mode in _PALETTES or (has_size and picture.format != "JPEG"):
             units, height, width = _planes(picture).shape
             return units, height, width
         width, height = picture.size
         if has_size and picture.getexif().get(_ORIENTATION, 1) >= _FIRST_SIDEWAYS:
             width, height = height, width
-        return 1 if picture.mode in _GRAYS or picture.mode.startswith("I") else 3, height, width
+        return 1 if picture.mode in _GRAYS or picture.mode[0] in _DEEP_GRAYS else 3, height, width
 
     return _opened(path, form)
 
 
-def deep_peak(path: Path) -> int | None:
-    """The largest value of a picture of more than 8 bits, of which 65535 becomes 255; None for other pictures.
+def depth_of(path: Path) -> int | None:
+    """REAL for a picture that is read as float32, None for one of 8 bits, for colours of 16 bits their largest value.
+
+    Of the latter Pillow reads no more than 8 bits.
 
     Raises:
         FileError: the picture cannot be read.
@@ -233,25 +242,24 @@ def deep_peak(path: Path) -> int | None:
         return None
 
     def largest(picture: Any) -> int | None:
-        if picture.mode.startswith("I"):
-            return int(np.asarray(picture).max())
+        if picture.mode[0] in _DEEP_GRAYS:
+            return REAL
         if not any(";16" in str(tile[3]) for tile in picture.tile):
             return None
-        # Pillow has taken the upper halves of colours itself.
         return int(max(high for _, high in picture.convert("RGB").getextrema())) << 8 | 0xFF
 
     return _opened(path, largest)
 
 
-def note_shallow(subject: str, peaks: Sequence[int | None]) -> None:
-    """Warns where pictures of 16 bits use so few of their values that little is left of them in 8 bits."""
-    deep = [peak for peak in peaks if peak is not None]
+def note_shallow(subject: str, depths: Sequence[int | None]) -> None:
+    """Warns where colours of 16 bits use so few of their values that little is left of them in 8 bits."""
+    deep = [depth for depth in depths if depth]
     peak = max(deep, default=0)
     if 0 < peak < _FEW_VALUES:
-        grays = f"{(peak >> 8) + 1} of 256 grays" if peak > 0xFF else "nothing but black"
-        rule = f"pictures of 16 bits become 8 bits by 1/256, and these have no value above {peak}, which leaves {grays}"
-        hint = "scale them before: PIL.Image.fromarray((numpy.asarray(picture) * "
-        hint += f"(255 / {peak})).astype(numpy.uint8)).save(file)."
+        left = f"{(peak >> 8) + 1} of 256 values" if peak > 0xFF else "nothing but black"
+        rule = f"Pillow reads 8 of 16 bits of colours, and these have no value above {peak}, which leaves {left}"
+        hint = "scale them before, with OpenCV: "
+        hint += f"cv2.imwrite(file, (cv2.imread(file, cv2.IMREAD_UNCHANGED) * (255 / {peak})).astype('uint8'))."
         warn(subject, rule, pictures=len(deep), hint=hint)
 
 
@@ -313,7 +321,7 @@ def _plugin_hint(path: Path) -> str | None:
     return f"it is {kind}, whatever its name says: pip install {PLUGINS[kind][1]}" if kind and not reads(kind) else None
 
 
-def with_units(planes: npt.NDArray[np.uint8], units: int, path: Path) -> npt.NDArray[np.uint8]:
+def with_units(planes: npt.NDArray[Any], units: int, path: Path) -> npt.NDArray[Any]:
     """Gray as RGB, or RGB as gray, if ``units`` demands it."""
     if units not in (1, 3):
         raise DataError(
@@ -376,19 +384,18 @@ def _require_pillow(path: Path) -> None:
         raise OptionError(str(path), "reading or resizing pictures needs Pillow", hint=extra("images"))
 
 
-def _planes(picture: Any, size: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
-    """A Pillow image as (1, H, W) or (3, H, W), upright, opaque, of a (height, width)."""
+def _planes(picture: Any, size: tuple[int, int] | None = None) -> npt.NDArray[Any]:
+    """A Pillow image as (1, H, W) or (3, H, W), upright, opaque, of a (height, width); uint8 or float32."""
     from PIL import Image, ImageOps
 
     picture = ImageOps.exif_transpose(picture)
-    if picture.mode.startswith("I"):
-        values = np.asarray(picture)
-        if values.min() < 0 or values.max() > 0xFFFF:
-            raise ValueError("its values do not fit into 16 bits")
-        # Pillow would clip 16-bit values at 255 instead of scaling them.
-        return np.asarray(_scaled(Image.fromarray((values >> 8).astype(np.uint8)), size))[None]
-    if picture.mode == "F":
-        raise ValueError("its values are not whole numbers")
+    if picture.mode[0] in _DEEP_GRAYS:
+        numbers = np.asarray(picture, np.float32)
+        if not np.isfinite(numbers).all():
+            raise ValueError("its values are not finite")
+        # Pillow would clip values of 16 bits at 255 instead of scaling them.
+        numbers = numbers if picture.mode == "F" else numbers / np.float32(_TO_8_BITS)
+        return np.asarray(_scaled(Image.fromarray(numbers), size))[None]
     is_gray, has_palette = picture.mode in _GRAYS, picture.mode in _PALETTES
     if "transparency" in picture.info or picture.mode[-1] in "Aa":
         paper = Image.new("RGBA", picture.size, "white")

@@ -67,7 +67,9 @@ def reference(path: Path, units: int, size: tuple[int, int]) -> np.ndarray:
     with image.open(path) as picture:
         picture.load()
     if picture.mode.startswith("I"):
-        picture = image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+        picture = image.fromarray((np.asarray(picture) / 257).astype(np.float32))
+        planes = np.asarray(picture.resize(size[::-1], image.Resampling.BILINEAR))
+        return np.stack([planes] * units)
     gray = picture.mode in ("1", "L", "LA")
     if "A" in picture.mode:
         paper = image.new("RGBA", picture.size, "white")
@@ -96,7 +98,7 @@ def two() -> Iterator[PictureWorkers]:
 
 def read(source: PictureSource, rows: Any) -> np.ndarray:
     rows = np.asarray(rows)
-    out = np.full((len(rows), *source.shape[1:]), 77, np.uint8)
+    out = np.full((len(rows), *source.shape[1:]), 77, source.dtype)
     source.read(rows, out)
     return out
 
@@ -112,9 +114,9 @@ def has_ended(process: int) -> bool:
 
 @pytest.mark.parametrize(("units", "size"), [(3, (17, 23)), (1, (9, 31))])
 def test_pixels_of_every_mode(paths: list[Path], two: PictureWorkers, units: int, size: tuple[int, int]) -> None:
-    inline, apart = (PictureSource(paths, size, units, workers) for workers in (0, two))
+    inline, apart = (PictureSource(paths, size, units, workers, dtype=np.float32) for workers in (0, two))
     assert apart.shape == (24, units, *size)
-    assert (apart.dtype, apart.is_parallel, apart.is_quick) == (np.uint8, True, False)
+    assert (apart.dtype, apart.is_parallel, apart.is_quick) == (np.float32, True, False)
     rows = np.random.default_rng(1).permutation(24)
     found = read(apart, rows)
     np.testing.assert_array_equal(found, read(inline, rows))
@@ -434,35 +436,58 @@ def deep_png(path: Path, values: np.ndarray) -> Path:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["gray", "colours", "tif", "long"])
-@pytest.mark.parametrize(
-    ("peak", "left"), [(200, "nothing but black"), (4095, "16 of 256 grays"), (1 << 14, None), (65535, None)]
-)
-def test_deep_pictures_of_few_values(tmp_path: Path, kind: str, peak: int, left: str | None, workers: int) -> None:
-    values = np.random.default_rng(peak).integers(0, peak + 1, (6, 5, 3) if kind == "colours" else (6, 5))
+@pytest.mark.parametrize("kind", ["png", "uint16", "int32", "float32"])
+@pytest.mark.parametrize("peak", [200, 4095, 65535])
+def test_grays_of_more_than_8_bits(tmp_path: Path, kind: str, peak: int, workers: int) -> None:
+    """White, 65535, is 255, and no gray is lost, whatever part of the range is used; real numbers stay."""
+    values = np.random.default_rng(peak).integers(0, peak + 1, (6, 5))
     values[0, 0] = peak
-    if kind in ("gray", "colours"):
-        path = deep_png(tmp_path / "set" / "a" / "1.png", values)
+    path = tmp_path / "set" / "a" / ("1.png" if kind == "png" else "1.tif")
+    if kind == "png":
+        deep_png(path, values)
     else:
-        path = tmp_path / "set" / "a" / "1.tif"
         path.parent.mkdir(parents=True)
-        image.fromarray(values.astype(np.uint16 if kind == "tif" else np.int32)).save(path)
-    put(tmp_path / "set" / "a" / "2.png", 2, (6, 5), is_gray=kind != "colours")
+        image.fromarray(values.astype(kind)).save(path)
+    put(tmp_path / "set" / "a" / "2.png", 2, (6, 5), is_gray=True)
+    expected = values.astype(np.float64) / (1 if kind == "float32" else 257)
+    found = datasets.load(tmp_path / "set", workers=workers).train.x
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[0, 0], expected, rtol=1e-6)
+    with image.open(tmp_path / "set" / "a" / "2.png") as picture:
+        np.testing.assert_array_equal(found[1, 0], np.asarray(picture))
+    np.testing.assert_array_equal(datasets.read_image(path, (1, 6, 5)), found[0])
+    halved = datasets.read_image(path, (3, 3, 5))
+    wanted = image.fromarray(expected.astype(np.float32)).resize((5, 3), image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(halved, np.stack([np.asarray(wanted)] * 3))
+
+
+def test_real_numbers_that_are_none(tmp_path: Path) -> None:
+    image.fromarray(np.array([[1, np.nan]], np.float32)).save(tmp_path / "1.tif")
+    with pytest.raises(FileError, match=r"reason=its values are not finite"):
+        read_picture(tmp_path / "1.tif")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("peak", "left"), [(200, "nothing but black"), (4095, "16 of 256 values"), (1 << 14, None), (65535, None)]
+)
+def test_deep_colours_of_few_values(tmp_path: Path, peak: int, left: str | None, workers: int) -> None:
+    values = np.random.default_rng(peak).integers(0, peak + 1, (6, 5, 3))
+    values[0, 0] = peak
+    path = deep_png(tmp_path / "set" / "a" / "1.png", values)
+    put(tmp_path / "set" / "a" / "2.png", 2, (6, 5), is_gray=False)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         found = datasets.load(tmp_path / "set", workers=workers).train.x[0]
-    np.testing.assert_array_equal(found, (values if values.ndim == 3 else values[..., None]).transpose(2, 0, 1) >> 8)
+    np.testing.assert_array_equal(found, values.transpose(2, 0, 1) >> 8)
     if left is None:
         assert not said
         return
-    high = peak | 0xFF if kind == "colours" else peak
-    rule = f"pictures of 16 bits become 8 bits by 1/256, and these have no value above {high}, which leaves {left}."
-    assert str(said[0].message).startswith(f"set: {rule} Received pictures=1. Hint: scale them before: PIL.Image.froma")
-    if kind == "gray":  # The hint.
-        with image.open(path) as picture:
-            image.fromarray((np.asarray(picture) * (255 / peak)).astype(np.uint8)).save(path)
-        assert datasets.load(tmp_path / "set").train.x[0].max() >= 254
-    elif peak == 200:
+    high = peak | 0xFF
+    rule = f"Pillow reads 8 of 16 bits of colours, and these have no value above {high}, which leaves {left}."
+    hint = "scale them before, with OpenCV: cv2.imwrite(file, (cv2.imread(file, cv2.IMREAD_UNCHANGED) * (255 / "
+    assert str(said[0].message).startswith(f"set: {rule} Received pictures=1. Hint: {hint}{high})).astype('uint8')).")
+    if peak == 200:
         with pytest.warns(BlobnetWarning, match="leaves nothing but black"):
             assert not datasets.read_image(path, (1, 6, 5)).any()
 
