@@ -6,10 +6,12 @@ is, without a traceback.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 __all__ = [
@@ -180,6 +182,27 @@ def warn(subject: str, rule: str, *, hint: str | None = None, **received: object
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("blobnet", "functools"):
         level, frame = level + 1, frame.f_back
     warnings.warn(BlobnetWarning(printable(_message(subject, rule, hint, received))), stacklevel=level)
+
+
+def file_error(error: OSError) -> FileError:
+    """What the system says of a file, in the form of blobnet's errors."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        return FileError(os.fsdecode(error.filename), f"it cannot be read or written: {reason}")
+    return FileError("output", f"it cannot be written: {reason}", hint="stdout or stderr is full, or was closed.")
+
+
+@contextlib.contextmanager
+def file_errors() -> Iterator[None]:
+    """Has what the system says of a file, a folder that this user may not enter, raise FileError."""
+    try:
+        yield
+    except BlobnetError:
+        raise
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise file_error(error) from error
 
 
 def first_few(items: Iterable[object], most: int) -> str:

@@ -100,12 +100,14 @@ def check_label_values(
 
 
 def classes_of_one_hot(y: Any, units: int | None = None) -> Any:
-    """The class numbers that rows of one 1 among 0s stand for; what is anything else, as it is.
+    """The class numbers that rows of one 1 among 0s, or a column of class numbers, stand for; all else as it is.
 
     Args:
-        y: labels or targets, (N, ...), an array or a source.
+        y: labels or targets, (N, ...), an array or a source. Columns of real numbers are targets, unless ``units``.
         units: how many classes there are, if that is known.
     """
+    if y.shape[1:] == (1,) and (units is not None or y.dtype.kind in "biu"):
+        return np.concatenate([rows[:, 0] for _, rows in chunks(y)]) if len(y) else y[:, 0]
     if len(y.shape) != 2 or y.shape[1] < 2 or y.dtype.kind not in "biuf" or units not in (None, y.shape[1]):
         return y
     found = [np.empty(0, np.int64)]
@@ -234,8 +236,6 @@ def _shape_hint(y: npt.NDArray[Any] | Source, positions: tuple[int, ...]) -> str
         return "for one class a sample, end the model with Dense(classes)"
     if len(y.shape) == len(positions) + 1:
         return "a mask must be as large as the model's output"
-    if not positions and y.shape[1:] == (1,):
-        return "a column becomes class numbers with y[:, 0]"
     if y.dtype.kind == "f":
         return _OTHER_LOSS
     return "one-hot rows become class numbers with y.argmax(axis=1); targets must be of a float type"

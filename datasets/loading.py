@@ -19,7 +19,7 @@ from blobnet.datasets.user_data import (
     read_npy,
     read_npz,
 )
-from blobnet.errors import FileError, OptionError, near_matches, nearest
+from blobnet.errors import FileError, OptionError, file_errors, near_matches, nearest
 
 _RULE = "it must be a known name, or the path of a file or folder"
 
@@ -62,28 +62,29 @@ def load(
     if not isinstance(name_or_path, str | os.PathLike):
         hint = "arrays are given to fit as they are."
         raise OptionError("data set", _RULE, type=type(name_or_path).__name__, hint=hint)
-    name, path = str(name_or_path), Path(name_or_path).expanduser()
-    is_known = isinstance(name_or_path, str) and name in known_names()
-    has_pictures = are_pictures(name_or_path)
-    if size is not None and not has_pictures:
-        raise OptionError("size", "only a folder of pictures can be resized", data=name)
-    for option, value in (("workers", workers), ("skip_unreadable", skip_unreadable or None)):
-        if value is not None and not has_pictures:
-            raise OptionError(option, "only pictures in a folder are decoded", data=name)
-    if folder is not None and not is_known:
-        raise OptionError("folder", "only a data set with a name is looked for in a folder", data=name)
-    if not is_known:
-        if has_pictures and path.is_dir():
-            return read_image_folder(path, size, workers, skip_unreadable=skip_unreadable, units=units)
-        if has_pictures and path.exists():
-            return read_picture_table(path, size, workers, skip_unreadable=skip_unreadable, units=units)
-        return _read_path(name_or_path, path)
-    if name == "digits":
-        return read_digits()
-    known = KNOWN_SETS[name]
-    from blobnet.datasets.fetch import locate  # It takes Python's HTTP, which nobody else needs.
+    with file_errors():
+        name, path = str(name_or_path), Path(name_or_path).expanduser()
+        is_known = isinstance(name_or_path, str) and name in known_names()
+        has_pictures = are_pictures(name_or_path)
+        if size is not None and not has_pictures:
+            raise OptionError("size", "only a folder of pictures can be resized", data=name)
+        for option, value in (("workers", workers), ("skip_unreadable", skip_unreadable or None)):
+            if value is not None and not has_pictures:
+                raise OptionError(option, "only pictures in a folder are decoded", data=name)
+        if folder is not None and not is_known:
+            raise OptionError("folder", "only a data set with a name is looked for in a folder", data=name)
+        if not is_known:
+            if has_pictures and path.is_dir():
+                return read_image_folder(path, size, workers, skip_unreadable=skip_unreadable, units=units)
+            if has_pictures and path.exists():
+                return read_picture_table(path, size, workers, skip_unreadable=skip_unreadable, units=units)
+            return _read_path(name_or_path, path)
+        if name == "digits":
+            return read_digits()
+        known = KNOWN_SETS[name]
+        from blobnet.datasets.fetch import locate  # It takes Python's HTTP, which nobody else needs.
 
-    return read_known(known, locate(known, Path(folder) if folder is not None else None, download))
+        return read_known(known, locate(known, Path(folder) if folder is not None else None, download))
 
 
 def are_pictures(name_or_path: str | Path) -> bool:

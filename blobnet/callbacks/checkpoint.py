@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
 from pathlib import Path
@@ -66,7 +67,7 @@ class Checkpoint(_FileCallback):
             return f"The last checkpoint is {self.path} (in epoch {self.epoch + 1}, after step {self.step})."
         if self.epoch:
             return f"The last checkpoint is {self.path} (epoch {self.epoch})."
-        return f"There is no checkpoint yet{f', {self.path} is as it was' if Path(self.path).exists() else ''}."
+        return f"There is no checkpoint yet{f', {self.path} is as it was' if _is_there(self.path) else ''}."
 
     def failed(self, error: BaseException) -> None:
         add_sentence(error, self.state)
@@ -115,6 +116,13 @@ class Checkpoint(_FileCallback):
         self.epoch, self.step = progress.trainer.epoch, 0
 
 
+def _is_there(path: str | os.PathLike[str]) -> bool:
+    """Whether there is such a file, as far as this user may see."""
+    with contextlib.suppress(OSError):
+        return Path(path).exists()
+    return False
+
+
 def _check_room(path: str | os.PathLike[str], progress: Progress, copies: int = 1) -> None:
     """Raises FileError if :func:`_save` will not be able to write, with so many weights."""
     step = progress.trainer.step
@@ -122,7 +130,7 @@ def _check_room(path: str | os.PathLike[str], progress: Progress, copies: int = 
     values = table.type.itemsize * table.elements * copies * (1 + (step.average is not None))
     state = FLOAT32.itemsize * table.trainable_elements * slots
     # The new file is complete before the old one goes.
-    files = 1 if Path(path).exists() else 2
+    files = 1 if _is_there(path) else 2
     if progress.writes:
         check_writable(path, files * (values + state))
 

@@ -23,7 +23,16 @@ from blobnet import __version__
 from blobnet.command_line import option_types
 from blobnet.command_line.parser import Parser
 from blobnet.device.tuning import LEVELS
-from blobnet.errors import BlobnetError, BlobnetWarning, DeviceError, FileError, OptionError, PlanError, ShapeError
+from blobnet.errors import (
+    BlobnetError,
+    BlobnetWarning,
+    DeviceError,
+    FileError,
+    OptionError,
+    PlanError,
+    ShapeError,
+    file_error,
+)
 from blobnet.support.interrupt import STATUS, TERMINATED, WORD, Terminated, as_exception, at_once
 from blobnet.support.kinds import option_names, public_names, squeezed
 from blobnet.support.picture_kinds import PICTURE_KINDS
@@ -224,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # A folder that this user may not enter, a full disk behind stdout, ...
         _forget_output()
         with contextlib.suppress(OSError):
-            print(f"error: {_file_error(error)}", file=sys.stderr)
+            print(f"error: {file_error(error)}", file=sys.stderr)
         return 1
     return status
 
@@ -248,14 +257,6 @@ def _forget_output() -> None:
         except OSError:
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _file_error(error: OSError) -> FileError:
-    """What the system says of a file, in the form of blobnet's errors."""
-    reason = error.strerror or str(error)
-    if error.filename is not None:
-        return FileError(os.fsdecode(error.filename), f"it cannot be read or written: {reason}")
-    return FileError("output", f"it cannot be written: {reason}", hint="stdout or stderr is full, or was closed.")
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, NoReturn
+import sys
+from typing import IO, Any, NoReturn
 
 from blobnet.errors import near_matches, nearest
 
@@ -18,6 +19,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Says what is wrong with the command line, in two lines, and ends with status 2."""
         self.exit(2, f"error: {message}\nSee '{self.prog} --help'.\n")
+
+    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+        if message and file is sys.stdout:  # Which argparse passes over where it cannot be written.
+            file.write(message)
+        else:
+            super()._print_message(message, file)
 
     def refuse_unknown(self, arguments: list[str]) -> None:
         """Ends with an error if there are arguments that no option took."""

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -445,6 +446,63 @@ def test_folders_that_one_may_not_enter(closed: Path, trained: Path, tmp_path: P
         assert re.match(r"error: closed/\S+: .*Permission denied\.", said), (command, said)
 
 
+#: Tries each expression, and prints what it raises.
+CALLS = """
+import json, sys
+import numpy as np
+import blobnet as bn
+
+model, x, y = bn.load(sys.argv[2]), np.zeros((4, 1, 8, 8), np.float32), [0, 1, 2, 3]
+for call in json.loads(sys.argv[1]):
+    try:
+        eval(call)
+    except Exception as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capabilities are Linux's")
+def test_python_in_folders_that_one_may_not_enter(closed: Path, trained: Path, tmp_path: Path) -> None:
+    names = ["closed", "closed/a", "closed/x.npz", "closed/x.npy", "closed/x.h5", "closed/x.csv"]
+    calls = [f"bn.datasets.load({name!r})" for name in names]
+    calls += [
+        "bn.load('closed/m.h5')",
+        "model.save('closed/m.h5')",
+        "bn.datasets.read_image('closed/x.png', (1, 8, 8))",
+    ]
+    files = [
+        "Checkpoint('closed/a.h5')",
+        "SaveBest('closed/a.h5')",
+        "CSVLog('closed/a.csv')",
+        "TensorBoard('closed/a')",
+    ]
+    calls += [f"model.fit(x, y, validation=(x, y), callbacks=[bn.callbacks.{file}])" for file in files]
+    done = as_a_user("-c", CALLS, json.dumps(calls), str(trained), cwd=tmp_path)
+    raised = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    assert len(raised) == len(calls), done.stderr
+    for call, (kind, said) in zip(calls, raised, strict=True):
+        assert kind == "FileError", (call, said)
+        assert said.startswith("closed"), (call, said)
+        assert "Permission denied" in said, (call, said)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs to be root")
+def test_a_user_whom_the_system_does_not_know(trained: Path, tmp_path: Path) -> None:
+    """As in a container with ``--user 54321``: neither a name nor a home."""
+    settings = {name: value for name, value in os.environ.items() if name not in ("HOME", "USER", "XDG_CACHE_HOME")}
+    train = ["train", "lenet5", "--dataset", "digits", "--epochs", "1", "--output", "a.h5"]
+    commands = [["devices"], ["inspect", str(trained)], train]
+    rights = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]  # What root alone may read.
+    command = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", *rights, sys.executable, "-c", COMMANDS]
+    tmp_path.chmod(0o777)
+    done = subprocess.run(
+        [*command, json.dumps(commands)], text=True, capture_output=True, timeout=300, cwd=tmp_path, env=settings
+    )
+    statuses = [json.loads(line)[0] for line in done.stdout.splitlines() if line.startswith("[")]
+    assert statuses == [0] * len(commands), done.stdout + done.stderr
+    assert (tmp_path / "a.h5").stat().st_uid == 54321
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="capabilities are Linux's")
 def test_a_home_of_another_user(closed: Path, trained: Path, tmp_path: Path) -> None:
     settings = {name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "POCL_CACHE_DIR")}
@@ -457,12 +515,15 @@ def test_a_home_of_another_user(closed: Path, trained: Path, tmp_path: Path) -> 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 def test_output_that_is_full_or_closed(trained: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "blobnet", "inspect", str(trained)]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     hint = "Hint: stdout or stderr is full, or was closed."
-    assert (done.returncode, done.stderr) == (
-        1, f"error: output: it cannot be written: No space left on device. {hint}\n"
-    )  # fmt: skip
+    for arguments in (command[3:], ["--help"], ["train", "--help"], ["--version"]):
+        for buffering in ("", "-u"):
+            shell = [sys.executable, *buffering.split(), "-m", "blobnet", *arguments]
+            with Path("/dev/full").open("w") as full:
+                done = subprocess.run(shell, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            assert (done.returncode, done.stderr) == (
+                1, f"error: output: it cannot be written: No space left on device. {hint}\n"
+            )  # fmt: skip
     for closing in (">&-", "2>&-", "<&- >&- 2>&-"):
         shell = ["sh", "-c", f'"$@" {closing}', "sh", *command]
         done = subprocess.run(shell, capture_output=True, text=True, timeout=60)

@@ -476,12 +476,6 @@ def test_gray_samples_without_an_axis_of_units() -> None:
         gray.fit(X[:, 0], Y)
 
 
-def test_a_column_of_classes() -> None:
-    """Its argmax would make all of them class 0."""
-    with pytest.raises(DataError, match=r"Hint: a column becomes class numbers with y\[:, 0\]"):
-        model().fit(X, Y[:, None])
-
-
 class _Tensor:
     """An array of another package, with types of its own."""
 
@@ -628,9 +622,17 @@ def batches() -> Any:
 
 
 @pytest.mark.parametrize(
-    "given", [(list(X), list(Y)), (list(zip(X, Y, strict=True)),), (OneByOne(),), (Frame(X), Y)],
-    ids=["lists", "pairs", "one by one", "frame"],
-)  # fmt: skip
+    "given",
+    [
+        (list(X), list(Y)),
+        (list(zip(X, Y, strict=True)),),
+        (OneByOne(),),
+        (Frame(X), Y),
+        (X, Frame(Y[:, None])),
+        (X, Y[:, None].astype(float)),
+    ],
+    ids=["lists", "pairs", "one by one", "frame", "frame of labels", "column"],
+)
 def test_samples_that_are_clear(device: Device, given: tuple[Any, ...]) -> None:
     """They are the same training as the arrays: order, weights of classes, what is held out."""
     settings: dict[str, Any] = {**PLAIN, "device": device, "validation": 0.25, "class_weights": "balanced"}

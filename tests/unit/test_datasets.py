@@ -619,7 +619,12 @@ def changed(array: np.ndarray, index: Any, value: Any, dtype: Any = None) -> np.
             None,
             "y must hold finite float32 values. Received index=(2,), value=nan.",
         ),
-        (X, Y[:, None], 3, "class numbers must have the shape (samples,). Received shape=(6, 1). Hint: a column"),
+        (
+            X,
+            np.stack([Y, Y], axis=1),
+            3,
+            "class numbers must have the shape (samples,). Received shape=(6, 2). Hint: one-hot rows become",
+        ),
         (
             X,
             changed(Y, [2, 4], -1),
