@@ -278,7 +278,8 @@ def _find_pictures(folders: Sequence[Path], part: str, class_names: Sequence[str
         pictures = listing.pictures(folder)
         if not pictures:
             raise DataError(str(folder), "the folder of a class must hold pictures", **listing.received)
-        found += [(path, class_names.index(folder.name)) for path in pictures]
+        number = class_names.index(folder.name)
+        found += [(path, number) for path in pictures]
     return found
 
 

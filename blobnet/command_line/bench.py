@@ -30,11 +30,15 @@ from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import Padding, storage_type
 from blobnet.model import Model
 from blobnet.support.formatting import format_bytes
-from blobnet.support.tables import ABOVE_FLOOR, floor_percent
+from blobnet.support.tables import ABOVE_FLOOR, floor_percent, row_text
 
 #: Samples a launch or step, where the command line does not say: on the host, and on another device.
 BATCH_SIZES = {True: 8, False: 64}
-_ROW = "  {:<16}{:>9}{:>8}{:>7}{:>9}{:>5} {:<8}{:>3}{:>9}{:>9}{:>6}  {}"
+#: The columns of the table of layers.
+_COLUMNS = (
+    *("  {:<16}", "{:>9}", "{:>8}", "{:>7}", "{:>9}", "{:>5}"),
+    *(" {:<8}", "{:>3}", "{:>9}", "{:>9}", "{:>6}", "  {:<28}"),
+)
 _LEGEND = """\
 floor: bytes once at the measured bandwidth, or flops at the measured peak; n: launches; %: floor/ms, >100 where it was
 none: data stayed in a cache, or minimal filtering needs fewer flops (then sums of floors take ms instead)"""
@@ -177,7 +181,7 @@ def _run_cases(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     titles = ["", "ms", "GFLOPS", "GB/s", "floor ms", "%", "bound", "n", "items", "torch ms", "ratio", "kernel"]
     if where is None:
         titles[9:11] = "", ""
-    say("\n" + _ROW.format(*titles).rstrip())
+    say("\n" + row_text(_COLUMNS, titles, gap=""))
     results: list[Result] = []
     for case in options.cases:
         bench = timing.CaseBench(device, case, batch_size)
@@ -223,7 +227,7 @@ def _result_line(item: Result) -> str:
         *torch,
         kernel_text(item.main),
     )
-    return _ROW.format(*cells).rstrip()
+    return row_text(_COLUMNS, cells, gap="")
 
 
 def _totals(results: Iterable[Result]) -> dict[str, dict[str, float]]:

@@ -16,8 +16,9 @@ from blobnet.device.tuning import LEVELS, Tunings
 from blobnet.errors import OptionError
 from blobnet.examination import layer_cases
 from blobnet.launch.task import Task, Variant
+from blobnet.support.tables import row_text
 
-_ROW = "{:<44} {:>3} {:>8} {:>8}  {}"
+_COLUMNS = ("{:<44}", "{:>3}", "{:>8}", "{:>8}", " {:<32}")
 _BAR = "{percentage:3.0f}%|{bar:16}| {elapsed}<{remaining} {desc}"
 
 
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     tuner = Tuner(device, jobs, batch_size, options.level, again=options.again)
     for note in load_notes(load_average()) if tuner.jobs else []:
         print(f"{note}\n")
-    print(_ROW.format("task", "n", "ms", "tuned", "by default -> tuned"))
+    print(_line("task", "n", "ms", "tuned", "by default -> tuned"))
     for job in jobs:
         if job not in tuner.jobs:
             print(_row(job, tunings))
@@ -78,12 +79,16 @@ def _measure(tuner: Tuner, tunings: Tunings) -> None:
                 print(_row(job, tunings), flush=True)
 
 
+def _line(*cells: object) -> str:
+    return row_text(_COLUMNS, cells, gap=" ")
+
+
 def _row(job: Job, tunings: Tunings) -> str:
     name, winner = str(job.task), tunings.winners.get(job.task)
     if winner is None:
-        return _ROW.format(name, job.count, "", "", _unmeasured(job.task, tunings))
+        return _line(name, job.count, "", "", _unmeasured(job.task, tunings))
     names = dict.fromkeys((winner.default, winner.candidate))
-    return _ROW.format(name, job.count, f"{winner.default_ms:.4g}", f"{winner.ms:.4g}", " -> ".join(map(str, names)))
+    return _line(name, job.count, f"{winner.default_ms:.4g}", f"{winner.ms:.4g}", " -> ".join(map(str, names)))
 
 
 def _unmeasured(task: Task, tunings: Tunings) -> str:

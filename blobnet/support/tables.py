@@ -38,13 +38,9 @@ class Table:
     def __str__(self) -> str:
         rows = [[printable(cell, "") for cell in row] for row in (self.header, *self.rows, *filter(None, [self.total]))]
         widths = [max(len(row[column]) for row in rows) for column in range(len(self.header))]
-        room = terminal_width()
-        is_narrow = room is not None and sum(widths) + 2 * len(widths) - 2 > room
         columns = [f"{{:{side}{width}}}" for side, width in zip(self.sides, widths, strict=True)]
-        # Where a terminal is too narrow, a row's first cell has a line of its own.
-        form = "\n  ".join(["{}", " ".join(columns[1:])]) if is_narrow else "  ".join(columns)
-        lines = [form.format(*row).rstrip() for row in rows]
-        rule = "-" * (room if room and is_narrow else sum(widths) + 2 * len(widths) - 2)
+        lines = [row_text(columns, row) for row in rows]
+        rule = "-" * min(sum(widths) + 2 * len(widths) - 2, terminal_width() or sys.maxsize)
         ends = [lines.pop(), ""] if self.total else []
         width = max(map(len, self.facts), default=0) + 2
         facts = [f"{name:<{width}}{text}" for name, text in self.facts.items()]
@@ -66,6 +62,24 @@ class Table:
         )
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody>{foot}</table>"
         return f'<div style="{_FRAME}">{table}</div>' + (f"<table>{facts}</table>" if facts else "")
+
+
+def row_text(columns: Sequence[str], cells: Sequence[object], gap: str = "  ") -> str:
+    """A row of a table whose columns have these formats.
+
+    Where a terminal is too narrow the first cell has a line of its own, and the others as many as they need.
+    """
+    room = terminal_width() or sys.maxsize
+    texts = [column.format(cell) for column, cell in zip(columns, cells, strict=True)]
+    widths = [len(column.format("")) for column in columns]
+    lines = [gap.join(texts)]
+    if sum(widths) + len(gap) * (len(widths) - 1) > room:
+        lines = [texts[0], ""]
+        for text, width in zip(texts[1:], widths[1:], strict=True):
+            if lines[-1] and len(lines[-1]) + 1 + width > room:
+                lines.append("")
+            lines[-1] += f" {text}" if lines[-1] else f"  {text}"
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def terminal_width() -> int | None:

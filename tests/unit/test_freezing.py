@@ -21,7 +21,7 @@ from blobnet.network.patterns import frozen_parameters, rate_factors
 from blobnet.network.summary import summarize
 from blobnet.optimizers import SGD, Adam, Optimizer
 from blobnet.planning import Plan, make_plan
-from blobnet.support.tables import Table
+from blobnet.support.tables import Table, row_text
 from blobnet.training import progress
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
@@ -351,6 +351,27 @@ def test_rates_are_part_of_an_optimizers_description() -> None:
     assert Optimizer.from_description(optimizer.description(), "file") == optimizer
     assert "rates" not in Adam().config()
     assert hash(optimizer) != hash(Adam())
+
+
+@pytest.mark.parametrize("columns", [30, 44, 60, 110])
+def test_rows_of_many_columns_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """As many lines a row as it takes; empty ones are left out."""
+    cells = [f"{place}{'x' * (place % 5 + 3)}" for place in range(9)]
+    table = Table(cells, [[*cells[:6], "", "", ""]], "<>>><>>><")
+    piped = str(table)
+    assert len(piped.splitlines()) == 4
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    lines = str(table).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert (str(table) == piped) == (columns == 110)
+    assert all(line.strip() for line in lines)
+    assert " ".join(lines).replace("-", "").split() == [*cells, *cells[:6]]
+    forms = ["{:<4}", "{:>6}", " {:<20}", "{:>9}"]
+    assert row_text(forms, ["a", 1, "", ""], gap="") == ("a\n       1" if columns == 30 else "a        1")
+    assert row_text(forms, ["a", 1, "b", 2], gap="|").split() == (
+        ["a", "1", "b", "2"] if columns == 30 else ["a", "|", "1|", "b", "|", "2"]
+    )
 
 
 @pytest.mark.parametrize("columns", [44, 100])
