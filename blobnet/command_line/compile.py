@@ -39,14 +39,12 @@ def run(options: argparse.Namespace) -> int:
         print("\n\n".join("\n".join(explained(group, with_search=options.show)) for group in groups))
         return 0
     device = Device(options.device)
-    predicted: dict[Table, Prediction] = {}
+    first: list[Table] = []
 
     def choose(table: Table) -> Schedule:
-        is_first = next(iter(predicted), table) == table
-        is_given = options.schedule and is_first
-        schedule = Schedule.parse(options.schedule) if is_given else best_schedule(table, device.model)
-        predicted[table] = predict(prepared(table, schedule), schedule, device.model)
-        return schedule
+        first.append(table)
+        is_given = options.schedule is not None and table == first[0]
+        return Schedule.parse(options.schedule) if is_given else best_schedule(table, device.model)
 
     start = time.perf_counter()
     made = compiled(device, program, choose)
@@ -55,7 +53,8 @@ def run(options: argparse.Namespace) -> int:
     steps = made.lowered.steps
     for number, step in enumerate(steps, start=1):
         is_last = number == len(steps) or steps[number].whole != step.whole
-        _print_step(number, step, predicted[step.whole] if is_last else None, options.show)
+        prediction = predict(prepared(step.whole, step.chosen), step.chosen, device.model) if is_last else None
+        _print_step(number, step, prediction, options.show)
     if options.show:
         print(made.calls[0].assemble())
     _print_times(made, program, seconds)
@@ -80,7 +79,7 @@ def _print_step(number: int, step: Step, prediction: Prediction | None, with_tab
     print(f"launch {number}: {stored}")
     if with_table:
         print(step.table)
-    print(f"  schedule   {step.schedule or 'one result a work-item'}")
+    print(f"  schedule   {str(step.schedule) or 'one result a work-item'}")
     if prediction:
         print(f"  predicted  {prediction}")
     print()

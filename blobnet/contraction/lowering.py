@@ -72,6 +72,7 @@ class Step:
         schedule: how.
         kernel: its text.
         whole: the table for which a schedule was chosen, of which this is a part: a split sum, a packed operand.
+        chosen: that schedule.
         data_alone: the tensors that are read without the zeros around them.
     """
 
@@ -79,6 +80,7 @@ class Step:
     schedule: Schedule
     kernel: Kernel
     whole: Table
+    chosen: Schedule
     data_alone: frozenset[str]
 
 
@@ -173,13 +175,14 @@ def lower(
     for group, whole in zip(groups, tables, strict=True):
         halos = analysis.halos(group.statement, analysis.met_within(group.statement, zeros_of(layouts)))
         padded = {read.tensor.name for read, halo in halos.items() if any(map(any, halo))}
-        for table, schedule in scheduled(whole, choose(whole), elements, new_name, most_threads):
+        chosen = choose(whole)
+        for table, schedule in scheduled(whole, chosen, elements, new_name, most_threads):
             made = table.stores[0].operand.name
             entry = f"contraction_{made}_{len(steps)}"
             if made not in layouts and isinstance(table.expression, Load) and not table.reductions:
                 types[made] = types.get(table.expression.operand.name, FLOAT32)  # A packed operand.
             kernel = generate(table, schedule, entry, units, types)
-            steps.append(Step(table, schedule, kernel, whole, frozenset(table.buffers) - padded))
+            steps.append(Step(table, schedule, kernel, whole, chosen, frozenset(table.buffers) - padded))
     by_sample = frozenset(name for name, axis in samples.items() if name in elements and axis == 0)
     return LoweredProgram(program, layouts, elements, tuple(steps), by_sample, types)
 
