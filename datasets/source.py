@@ -325,7 +325,7 @@ class UnitsFirst(Source):
 
 
 class Restarted:
-    """Batches that begin anew whenever they are asked for: those of a generator function, or of a Keras Sequence.
+    """Batches of a generator function, which begin anew whenever they are asked for.
 
     Args:
         batches: called for an iterator of them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,19 @@ def are_samples(graph: Graph, x: Any) -> bool:
     return len(graph.entries) == 1 and (is_pillow(x) or _is_sample(_first(x), graph.input.shape.dimensions))
 
 
+class _Numbered:
+    """Batches by their numbers, as an iterable."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._batches[number] for number in range(len(self)))
+
+
 def as_batches(graph: Graph, x: Any) -> Any:
     """An iterable of batches in place of a function that gives one, and of what gives batches by their numbers.
 
@@ -161,7 +174,7 @@ def as_batches(graph: Graph, x: Any) -> Any:
     first = None if len(graph.entries) > 1 or isinstance(x, list | tuple) else _first(x)
     if not _is_pair(first) or _is_sample(first, graph.input.shape.dimensions):
         return x
-    return Restarted(lambda: (x[number] for number in range(len(x))))
+    return _Numbered(x)
 
 
 def with_labels(graph: Graph, x: Any, y: Any) -> tuple[Any, Any]:

@@ -93,7 +93,7 @@ class LabelledData:
 
             stream = StreamReader(x, sample_shapes(graph), prepare, name)
             self.stream = self.reader = stream
-            self.steps, self._jobs = lambda size: stream.steps, stream.jobs
+            self.steps, self._jobs = stream.steps, stream.jobs
             return
         self.sources = sources_for(graph, x, f"{prefix}x")
         if y is None:

@@ -161,15 +161,15 @@ class StreamReader(Reader):
         if first is None:
             raise DataError(subject, "the stream must give at least one batch", batches=0)
         self.sample_types = tuple(kept_type(x.dtype).name for x in first[0])
+        self._largest = len(first[0][0])
         #: The first batch, until a round begins.
         self.first: StreamBatch | None = first
         # A generator cannot begin anew, so that the batch that was looked at must not be lost.
         self._round: Iterator[Any] | None = itertools.chain([first], round_)
 
-    @property
-    def steps(self) -> int | None:
-        """How many batches a round has, if the stream tells."""
-        return len(self._stream) if isinstance(self._stream, Sized) else None
+    def steps(self, size: int) -> int | None:
+        """How many batches of at most ``size`` samples a round has, if the stream tells, and all are as the first."""
+        return len(self._stream) * -(-self._largest // size) if isinstance(self._stream, Sized) else None
 
     def jobs(self, size: int, skipped: int = 0, world: World = ALONE) -> Iterator[Any]:
         """The jobs of this rank's batches of a new round; without end, since nobody knows how many come."""

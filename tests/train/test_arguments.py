@@ -677,6 +677,16 @@ def test_pictures_of_pillow(device: Device) -> None:
         model().predict(pictures, device=device)
 
 
+def test_a_schedule_over_batches_that_are_parted(device: Device) -> None:
+    """Its steps are those of fit's batches, of which each of the stream's makes several."""
+    settings: dict[str, Any] = {"verbose": False, "device": device, "epochs": 2, "batch_size": 4}
+    settings["optimizer"] = optimizers.Adam(bn.schedules.Cosine(1e-2))
+    found, wanted = model(), model()
+    parted = [(x[part : part + 4], y[part : part + 4]) for x, y in batches() for part in range(0, len(x), 4)]
+    assert found.fit(BatchByBatch(), **settings) == wanted.fit(parted, **settings)
+    assert_same(found, wanted)
+
+
 @pytest.mark.parametrize("epochs", [3, 4])
 def test_steps_of_an_epoch_of_batches_that_never_end(device: Device, epochs: int) -> None:
     def forever() -> Any:
