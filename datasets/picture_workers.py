@@ -214,7 +214,8 @@ class _Memory:
 
     def pictures(self, shape: tuple[int, ...], kind: str) -> npt.NDArray[Any]:
         assert self._bytes is not None
-        return np.ndarray(shape, kind, self._bytes, _PLACE.size)
+        values: npt.NDArray[Any] = np.ndarray(shape, kind, self._bytes, _PLACE.size)
+        return values
 
 
 class _Worker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 from blobnet.errors import near_matches, nearest
 
@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
         """Says what is wrong with the command line, in two lines, and ends with status 2."""
         self.exit(2, f"error: {message}\nSee '{self.prog} --help'.\n")
 
-    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+    def _print_message(self, message: str, file: Any = None) -> None:
         if message and file is sys.stdout:  # Which argparse passes over where it cannot be written.
             file.write(message)
         else:
