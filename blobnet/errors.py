@@ -185,7 +185,7 @@ def warn(subject: str, rule: str, *, hint: str | None = None, **received: object
 
 
 def file_error(error: OSError) -> FileError:
-    """What the system says of a file, in the form of blobnet's errors."""
+    """Return what the system says of a file in the form of blobnet's errors."""
     reason = error.strerror or str(error)
     if error.filename is not None:
         return FileError(os.fsdecode(error.filename), f"it cannot be read or written: {reason}")
@@ -194,7 +194,7 @@ def file_error(error: OSError) -> FileError:
 
 @contextlib.contextmanager
 def file_errors() -> Iterator[None]:
-    """Has what the system says of a file, a folder that this user may not enter, raise FileError."""
+    """Turn the system's errors about files, such as a folder that this user may not enter, into FileError."""
     try:
         yield
     except BlobnetError:

@@ -230,9 +230,9 @@ def picture_form(path: Path, *, has_size: bool = True, is_whole: bool = False) -
 
 
 def depth_of(path: Path) -> int | None:
-    """REAL for a picture that is read as float32, None for one of 8 bits, for colours of 16 bits their largest value.
+    """Return REAL for a picture that is read as float32, None for 8 bits, and for 16-bit colours their largest value.
 
-    Of the latter Pillow reads no more than 8 bits.
+    Of 16-bit colours Pillow reads no more than 8 bits.
 
     Raises:
         FileError: the picture cannot be read.

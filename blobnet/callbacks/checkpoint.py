@@ -117,7 +117,7 @@ class Checkpoint(_FileCallback):
 
 
 def _is_there(path: str | os.PathLike[str]) -> bool:
-    """Whether there is such a file, as far as this user may see."""
+    """Return True if there is such a file, as far as this user may see."""
     with contextlib.suppress(OSError):
         return Path(path).exists()
     return False

@@ -358,7 +358,7 @@ def _best(seen: Mapping[Tile, Score]) -> Tile:
 
 
 def explained(group: Group, hardware: Hardware = PUBLISHED, *, with_search: bool = False) -> Iterator[str]:
-    """What the text prints for its example, for any statement: the table, the tile, and where operands and threads lie.
+    """Yield what the text prints for its example: the table, the tile, and where operands and threads lie.
 
     Args:
         group: a statement that aggregates, and what is stored for each cell, for tensors without padding.

@@ -168,7 +168,7 @@ class StreamReader(Reader):
         self._round: Iterator[Any] | None = itertools.chain([first], round_)
 
     def steps(self, size: int) -> int | None:
-        """How many batches of at most ``size`` samples a round has, if the stream tells, and all are as the first."""
+        """Return how many batches of ``size`` samples a round has if all are as the first; None for no length."""
         return len(self._stream) * -(-self._largest // size) if isinstance(self._stream, Sized) else None
 
     def jobs(self, size: int, skipped: int = 0, world: World = ALONE) -> Iterator[Any]:

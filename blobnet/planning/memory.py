@@ -117,9 +117,9 @@ class _Slot:
 
 
 class _ArraySlots:
-    """Slots for arrays of one type, those of more room first, in a tree: each node knows when all slots below are busy.
+    """Slots for arrays of one type, the largest first, in a tree whose nodes know a time when all slots below are busy.
 
-    So a search for free ones asks few of many, where most of them live across one moment, as in training.
+    Most arrays of a training live across one moment, so a search for free slots passes over most of them at once.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class _ArraySlots:
         self._busy: list[list[tuple[int, int]]] = [[]]  # Of each height, the first and the last call, by place.
 
     def slot_for(self, occupant: Occupant, size: int) -> _Slot:
-        """The slot that an array was put in: the first of those of least room that are free, or a new one."""
+        """Put an array into the first free slot of the least room, or into a new one, and return that slot."""
         number = self._free(occupant, range(len(self.slots)), last_first=True)
         if number is None:
             number = len(self.slots)
@@ -140,7 +140,7 @@ class _ArraySlots:
         return self.slots[number]
 
     def _free(self, occupant: Occupant, numbers: range, *, last_first: bool = False) -> int | None:
-        """The first or the last slot, of those of some numbers, that is free for one."""
+        """Return the number of the first or the last slot among ``numbers`` that is free for an array."""
         nodes = [(len(self._busy) - 1, 0)]
         while nodes:
             height, place = nodes.pop()
@@ -158,7 +158,7 @@ class _ArraySlots:
         return None
 
     def _changed(self, number: int) -> None:
-        """Tells the tree that a slot has one member more."""
+        """Tell the tree that a slot has one more member."""
         life, place = self.slots[number].longest, number
         for height in range(len(self._busy) + 1):
             if height == len(self._busy):
@@ -254,11 +254,11 @@ def occupants(
 def _share_buffers(
     occupants: Sequence[Occupant], reuse: bool, batch_size: int, *, keep_planes: bool = False
 ) -> list[_Slot]:
-    """Puts storages whose lifetimes do not meet together, each list for one buffer, in time with their number.
+    """Put storages whose lifetimes do not meet into one buffer, in time proportional to their number.
 
-    A blob takes the free buffer of the same plane geometry (its halo is still zero) that wastes least, else any
-    free one that is large enough, else the largest free one, grown; with ``keep_planes`` none where a halo would have
-    to be cleared. Arrays have buffers of their own: they would leave a blob's halo to be zeroed at every step.
+    A blob takes a free buffer of its own plane geometry, whose halo is still zero: the one that wastes least. Failing
+    that it takes any free one that is large enough, else the largest free one, grown. With ``keep_planes`` it takes
+    none in which a halo would have to be cleared. Arrays never share with blobs: halos would be cleared at every step.
 
     Args:
         occupants: in the order of first use.
@@ -275,7 +275,7 @@ def _share_buffers(
 
 
 def _share_blobs(blobs: Iterable[Occupant], batch_size: int, keep_planes: bool) -> list[_Slot]:
-    """Those of blobs, which come in the order of first use: so a buffer is free once its last call has been."""
+    """Return the slots of blobs. They come in the order of first use: a buffer is free once its last call has run."""
     slots: list[_Slot] = []
     busy: list[tuple[int, int]] = []  # The last call and the number of each slot in use, as a heap.
     # The rooms and numbers of free ones, least first: of one plane geometry alone, and of any.
@@ -314,7 +314,7 @@ def _share_blobs(blobs: Iterable[Occupant], batch_size: int, keep_planes: bool) 
 
 
 def _share_arrays(arrays: Iterable[Occupant], batch_size: int) -> list[_Slot]:
-    """Those of arrays, which come the largest first."""
+    """Return the slots of arrays, which come the largest first."""
     of_type = defaultdict[StorageType, _ArraySlots](_ArraySlots)
     made = [of_type[item.type].slot_for(item, item.size(batch_size)) for item in arrays]
     return list({id(slot): slot for slot in made}.values())

@@ -202,7 +202,7 @@ def _any_planes_do(graph: Graph, vertex: Vertex, known: Sequence[bool]) -> bool:
 
 
 def _wholes(graph: Graph, parts: Mapping[int, int]) -> dict[int, int]:
-    """Of what each part is a part in the end, where that may be a part itself."""
+    """Return, for each part, the vertex that it is a part of in the end: what it is cut from may be a part itself."""
     found: dict[int, int] = {}
     for index in parts:
         source = graph.vertices[index].inputs[0]
@@ -211,7 +211,7 @@ def _wholes(graph: Graph, parts: Mapping[int, int]) -> dict[int, int]:
 
 
 def _last_reads(graph: Graph, roles: Roles, parts: Mapping[int, int]) -> list[int]:
-    """The last vertex that reads each blob, or a part of it; _NEVER if the caller does, or the backward pass."""
+    """Return the last vertex that reads each blob, or a part of it; _NEVER if the caller or the backward pass does."""
     last = [0] * len(graph.vertices)
     for vertex in reversed(graph.vertices):
         readers = (last[item] if item in parts else item for item in graph.readers[vertex.index])

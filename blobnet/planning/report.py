@@ -62,9 +62,12 @@ def _array_bytes(plan: Plan) -> dict[str, int]:
 def _rows(plan: Plan, blobs: Mapping[str, Blob]) -> Iterator[tuple[str, ...]]:
     """A row for every storage, those that reuse a buffer below the first in it."""
     arrays = _array_bytes(plan)
+    others: dict[str, list[str]] = {}
+    for storage, place in plan.placed.items():
+        others.setdefault(place, []).extend([storage] if storage != place else [])
     for name, buffer in plan.buffers.items():
         size = buffer.bytes(plan.batch_size)
-        for storage in [name, *(item for item, place in plan.placed.items() if place == name and item != name)]:
+        for storage in [name, *others.get(name, ())]:
             label, shown = (storage, size) if storage == name else (f"+ {storage}", None)
             if storage in blobs:
                 yield _row(label, layout=blobs[storage].layout, size=_bytes(plan, blobs[storage]), buffer=shown)

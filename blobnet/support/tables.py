@@ -65,9 +65,9 @@ class Table:
 
 
 def row_text(columns: Sequence[str], cells: Sequence[object], gap: str = "  ") -> str:
-    """A row of a table whose columns have these formats.
+    """Return a row of a table whose columns have these formats.
 
-    Where a terminal is too narrow the first cell has a line of its own, and the others as many as they need.
+    If the terminal is too narrow, the first cell has a line of its own, and the others as many as they need.
     """
     room = terminal_width() or sys.maxsize
     texts = [column.format(cell) for column, cell in zip(columns, cells, strict=True)]
