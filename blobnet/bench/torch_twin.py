@@ -195,11 +195,11 @@ class Twin:
 
 
 def training_step(
-    model: Model, where: str, x: npt.NDArray[Any], y: npt.NDArray[Any], learning_rate: float
+    network: Any, where: str, x: npt.NDArray[Any], y: npt.NDArray[Any], learning_rate: float
 ) -> Callable[[], None]:
-    """A function that begins one step of Adam on a batch, which it copies to the device as well."""
+    """Return a function that begins one step of Adam for a module on a batch, which it copies to the device as well."""
     torch = load()
-    network = Twin(model).module.train().to(where)
+    network = network.train().to(where)
     optimizer = torch.optim.Adam(network.parameters(), learning_rate)
     host = [torch.tensor(x), torch.tensor(y, dtype=torch.int64)]
     if where == "cuda":  # As the loaders of PyTorch can do beside the training.
@@ -214,10 +214,10 @@ def training_step(
     return step
 
 
-def inference_step(model: Model, where: str, x: npt.NDArray[Any]) -> Callable[[], None]:
-    """A function that predicts a batch, copied to the device, and its outputs back."""
+def inference_step(network: Any, where: str, x: npt.NDArray[Any]) -> Callable[[], None]:
+    """Return a function by which a module predicts a batch, copied to the device, and its outputs back."""
     torch = load()
-    network = Twin(model).module.eval().to(where)
+    network = network.eval().to(where)
     host_inputs = torch.tensor(x)
 
     def step() -> None:

@@ -262,10 +262,11 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     for kind in (network.TRAINING, network.INFERENCE):
         rival = None
         if where is not None:
+            module = torch_twin.Twin(model).module
             if kind == network.TRAINING:
-                step = torch_twin.training_step(model, where, bench.x, bench.y, network.LEARNING_RATE)
+                step = torch_twin.training_step(module, where, bench.x, bench.y, network.LEARNING_RATE)
             else:
-                step = torch_twin.inference_step(model, where, bench.x)
+                step = torch_twin.inference_step(module, where, bench.x)
             rival = partial(network.burst, step, partial(torch_twin.finish, where))
         steps.append(bench.measure(kind, options.repeats, rival))
         say(_step_line(steps[-1], batch_size))

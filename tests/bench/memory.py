@@ -27,7 +27,7 @@ def torch_peaks(model: Model, bench: NetworkBench) -> tuple[int, int]:
     torch = torch_twin.load()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    step = torch_twin.training_step(model, "cuda", bench.x, bench.y, LEARNING_RATE)
+    step = torch_twin.training_step(torch_twin.Twin(model).module, "cuda", bench.x, bench.y, LEARNING_RATE)
     peaks = []
     for _ in range(2):
         for _ in range(_STEPS):
