@@ -35,7 +35,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Bound:
+class UpperBound:
     """One side of a constraint: sum of factor * index <= ``most``, one factor an index."""
 
     factors: tuple[int, ...]
@@ -61,7 +61,7 @@ class Flat:
     ranges: tuple[int, ...]
     output: Access
     operands: tuple[Access, ...]
-    bounds: tuple[Bound, ...]
+    bounds: tuple[UpperBound, ...]
 
     @classmethod
     def of(cls, table: Table) -> Flat:
@@ -77,9 +77,9 @@ class Flat:
             factors = tuple(map(constraint.form.coefficient, extents))
             reached = constraint.form.range(boxes)
             if reached.start < 0:
-                bounds.append(Bound(tuple(-factor for factor in factors), constraint.form.offset))
+                bounds.append(UpperBound(tuple(-factor for factor in factors), constraint.form.offset))
             if reached.stop > constraint.size:
-                bounds.append(Bound(factors, constraint.size - 1 - constraint.form.offset))
+                bounds.append(UpperBound(factors, constraint.size - 1 - constraint.form.offset))
         operands = tuple(map(access, table.loads))
         return cls(tuple(extents), tuple(extents.values()), access(table.stores[0].operand), operands, tuple(bounds))
 
