@@ -126,7 +126,7 @@ class Case:
         if self.layer.kind in _OPERATIONS:
             operations = _OPERATIONS[self.layer.kind][not forward] * read
         else:
-            operations = (_taps(self.layer) if forward else 1) * written
+            operations = (_taps(self.layer) if forward and hasattr(self.layer, "pool_size") else 1) * written
         values = read + written
         if not forward and (self.layer.backward_reads_inputs or self.layer.backward_reads_output):
             values += read if self.layer.backward_reads_inputs else written
