@@ -279,6 +279,10 @@ def _layer_module(torch: Any, layer: Any, shape: Shape) -> Callable[[], Any] | N
         make = nn.Conv1d if layer.rank == 1 else nn.Conv2d
         padding, has_bias = _padding(layer, shape), _has_bias(layer)
         return lambda: make(shape.units, layer.filters, taps, stride, padding, dilation, layer.groups, has_bias)
+    if kind.startswith("ConvTranspose"):
+        make = getattr(nn, f"ConvTranspose{layer.rank}d")
+        sides = layer.kernel_size, layer.stride, layer.padding, layer.output_padding
+        return lambda: make(shape.units, layer.filters, *sides, layer.groups, layer.bias, layer.dilation)
     if kind == "Dense":
         return lambda: nn.Linear(shape.elements, layer.units, layer.bias)
     if hasattr(layer, "pool_size"):
