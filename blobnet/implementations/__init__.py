@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import replace
 
-from blobnet.implementations.base import Implementation
+from blobnet.implementations.base import Implementation, choose
 from blobnet.implementations.operation import Operation
+from blobnet.launch.kernel_call import KernelCall
+from blobnet.launch.task import Task
 
 
 def _found() -> Iterator[tuple[str, type[Implementation]]]:
@@ -34,3 +37,18 @@ def candidates(operation: Operation) -> list[Implementation]:
     ]
     wanted = [item for name, item in found if only & {name, item.way.variant}] if only else []
     return wanted or [item for _, item in found]
+
+
+def chosen(operation: Operation, task: Task) -> Implementation:
+    """The way to compute an operation, which others of the same task and geometry share."""
+    known, key = operation.tuning.chosen, (task, operation.geometry)
+    if key not in known:
+        known[key] = choose(operation.tuning.choices, task, candidates(operation))
+    found: Implementation = known[key]
+    return found.of(operation)
+
+
+def calls_of(way: Implementation, task: Task) -> list[KernelCall]:
+    """The launches of a way to do a task, which say so."""
+    # A call that names its own way, as generated ones do, is left out by itself where a driver breaks it.
+    return [call if call.way else replace(call, way=way.way, task=task) for call in way.calls()]

@@ -81,6 +81,7 @@ class Operation:
         bias_mode: 0 no bias, 1 one a unit, 2 one a position; backward weights: whose gradient is wanted.
         epilogue: what is done to a result of the forward pass, behind its bias.
         accumulate: backward data: whether to add to what is there.
+        label: of its launches, for people; the layer's name and the direction if it is empty.
         source, depth: the blob that it reads, of backward weights the input, and its units of a group.
         result, units, positions: the blob that it makes, of backward weights the output, its units of a group, and
             the positions of a unit.
@@ -89,7 +90,6 @@ class Operation:
         unit_stride: from the weights of a unit of the result to those of the next.
         strides: the vertical and the horizontal one.
         cores: compute units of the device.
-        label: of its launches, for people.
     """
 
     name: str
@@ -106,6 +106,7 @@ class Operation:
     bias_mode: int = 0
     epilogue: tuple[EpilogueOp, ...] = ()
     accumulate: bool = False
+    label: str = ""
 
     source: Blob = field(init=False)
     result: Blob = field(init=False)
@@ -118,7 +119,6 @@ class Operation:
     unit_stride: int = field(init=False)
     strides: Pair = field(init=False)
     cores: int = field(init=False)
-    label: str = field(init=False)
 
     def __post_init__(self) -> None:
         blobs = self.input, self.output
@@ -137,7 +137,7 @@ class Operation:
             unit_stride=taps if self.direction == BACKWARD_DATA else columns,
             strides=(self.vertical.stride, self.horizontal.stride),
             cores=self.tuning.model.cores,
-            label=f"{self.name} {self.direction.removesuffix('s')}",
+            label=self.label or f"{self.name} {self.direction.removesuffix('s')}",
         )
 
     @cached_property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
+from blobnet.implementations.recognition import halo_of_delta, halo_of_input
 from blobnet.launch.elementwise import PER_CELL, SUM, EpilogueOp, fits
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.launch.task import Task
@@ -68,20 +69,10 @@ class _Convolution(Filtering, _Product):
         return self._specs((self.filters, inputs[0].units // self.groups, *taps), bias)
 
     def input_halo(self, inputs: Sequence[Shape]) -> Halo:
-        vertical, horizontal = self._axes(inputs[0])
-        width = inputs[0].width
-        before, after = horizontal.input_halo(width)
-        # A row of the output must fit the pitch, or two of its cells would be one position.
-        after = max(after, horizontal.output_size(width) - width)
-        return Halo(vertical.input_halo(inputs[0].height), (before, after))
+        return halo_of_input(*self._axes(inputs[0]), inputs[0].height, inputs[0].width)
 
     def delta_halo(self, inputs: Sequence[Shape]) -> Halo:
-        vertical, horizontal = self._axes(inputs[0])
-        width = inputs[0].width
-        before, after = horizontal.delta_halo(width)
-        # A row of the widest phase must fit the pitch, or two cells of a phase would be one position.
-        after = max(after, -(-width // horizontal.stride) - horizontal.output_size(width))
-        return Halo(vertical.delta_halo(inputs[0].height), (before, after))
+        return halo_of_delta(*self._axes(inputs[0]), inputs[0].height, inputs[0].width)
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))

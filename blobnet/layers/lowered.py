@@ -34,7 +34,9 @@ from blobnet.contraction.form import Apply, Expression, Number, Program, Read, T
 from blobnet.contraction.functions import FUNCTIONS
 from blobnet.contraction.training import Passes, passes
 from blobnet.errors import ContractionError, ShapeError, near_matches
-from blobnet.launch.elementwise import EpilogueOp, renamed, statements
+from blobnet.implementations.programs import Context, calls
+from blobnet.implementations.recognition import convolution_of
+from blobnet.launch.elementwise import EpilogueOp, renamed
 from blobnet.launch.kernel_call import Array, Blob, KernelCall
 from blobnet.layers.base import Layer, LayerContext, ParameterSpec
 from blobnet.layers.initializers import GIVEN, check_initializer
@@ -150,11 +152,7 @@ class ContractionLayer(Layer):
         return (EpilogueOp(renamed(expression, names), site.inputs[others[0]] if others else None, numbers),)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
-        part = self._steps(site).forward
-        if not site.epilogue:
-            return self._calls(site, part, "forward")
-        part, operands = finished(part, site.epilogue)
-        return self._calls(site, part, "forward", {part.outputs[0].name: site.output, **operands})
+        return self._calls(site, self._steps(site).forward, "forward", site.epilogue)
 
     def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
         return self._backward(site, "backward parameters", self._trained(site))
@@ -186,11 +184,11 @@ class ContractionLayer(Layer):
         return [call for part in parts for call in self._calls(site, part, direction)]
 
     def _calls(
-        self, site: LayerContext, part: Program, direction: str, own: Mapping[str, Blob | Array] | None = None
+        self, site: LayerContext, part: Program, direction: str, steps: tuple[EpilogueOp, ...] = ()
     ) -> list[KernelCall]:
-        """The launches of a pass; ``own`` are operands that it has alone."""
+        """The launches of a pass; ``steps`` are done to the values of its first output."""
         bound, deltas = self.bound(site.shapes, site.batch_size), self._steps(site).deltas
-        operands: dict[str, Blob | Array] = {bound.output.name: site.output, **(own or {})}
+        operands: dict[str, Blob | Array] = {bound.output.name: site.output}
         operands |= zip(bound.inputs, site.inputs, strict=True)
         operands |= {tensor.name: site.parameter(tensor.name) for tensor in bound.parameters}
         if site.output_delta:
@@ -208,15 +206,9 @@ class ContractionLayer(Layer):
             # The passes of one direction may need different work space.
             return site.memory(f"{name} of {', '.join(made)}", elements, per_sample)
 
-        return compiled.calls(
-            part,
-            operands,
-            label=f"{site.name} {direction}",
-            batch=site.batch_size,
-            memory=memory,
-            tuning=site.tuning,
-            accumulate=[name for name, _, is_added in wanted if is_added and name in made],
-        )
+        context = Context(site.name, f"{site.name} {direction}", site.batch_size, memory, site.tuning)
+        accumulate = [name for name, _, is_added in wanted if is_added and name in made]
+        return calls(part, operands, context, accumulate, steps)
 
     def _between(self, site: LayerContext, tensor: Tensor) -> Array:
         """Memory for what one pass leaves to another; of what grows with the batch, each sample has a part."""
@@ -298,6 +290,8 @@ def _halo(program: Program, names: tuple[str, ...]) -> Halo:
     for part in (steps.forward, *steps.gradients):
         for halo in compiled.halos(part, names).values():
             found = found.merged(halo)
+        for item in map(convolution_of, part.statements):
+            found = found.merged(item.halo) if item and item.source.name in names else found
     return found
 
 
@@ -358,34 +352,6 @@ def _written(expression: Expression, names: Mapping[str, str]) -> str | None:
     if not symbol:
         return f"{name}({', '.join(map(str, texts))})"
     return f"({f' {symbol} '.join(map(str, texts))})" if len(texts) > 1 else f"({symbol}{texts[0]})"
-
-
-def finished(program: Program, steps: tuple[EpilogueOp, ...]) -> tuple[Program, dict[str, Blob | Array]]:
-    """A forward pass that does these steps to its first output, and what they read, by the names of further inputs."""
-    output = program.outputs[0]
-    taken = {tensor.name for tensor in program.inputs} | {one.output.tensor.name for one in program.statements}
-    prefix = f"{output.name}_"
-    while any(name.startswith(prefix) for name in taken):
-        prefix += "_"
-    tail = statements(steps, output.name, prefix)
-    shapes = tuple(tail.shapes(output.shape).items())
-    return _with_tail(program, tail.statements, tail.output, shapes), dict(tail.operands)
-
-
-@lru_cache(1024)
-def _with_tail(
-    program: Program, texts: tuple[str, ...], result: str, operands: tuple[tuple[str, tuple[int, ...]], ...]
-) -> Program:
-    """A program and element-wise statements behind its first output, with their operands and these shapes."""
-    output = program.outputs[0]
-    shapes = {output.name: output.shape, **dict(operands)}
-    text = f"function ({', '.join(shapes)}) -> ({result}) {{ {' '.join(f'{text};' for text in texts)} }}"
-    tail = parsed(text).program(**shapes)
-    return Program(
-        (*program.inputs, *tail.inputs[1:]),
-        (*tail.outputs, *program.outputs[1:]),
-        (*program.statements, *tail.statements),
-    )
 
 
 @lru_cache(1024)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from blobnet import implementations
-from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation, choose
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.launch.elementwise import EpilogueOp, Norm
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
@@ -128,13 +128,8 @@ class _Product(Layer):
         return self._calls(site, self.operation(site, BACKWARD_DATA)) if site.input_deltas[0] else []
 
     def _calls(self, site: LayerContext, operation: Operation) -> list[KernelCall]:
-        task, known = self._task(site, operation.direction), site.tuning.chosen
-        key = task, operation.geometry
-        if key not in known:
-            known[key] = choose(site.tuning.choices, task, implementations.candidates(operation))
-        chosen = known[key].of(operation)
-        # A call that names its own way, as generated ones do, is left out by itself where a driver breaks it.
-        return [call if call.way else replace(call, way=chosen.way, task=task) for call in chosen.calls()]
+        task = self._task(site, operation.direction)
+        return implementations.calls_of(implementations.chosen(operation, task), task)
 
 
 def without_norm(steps: tuple[EpilogueOp, ...]) -> tuple[EpilogueOp, ...]:

@@ -1,0 +1,297 @@
+"""Programs as launches: each convolution of them by the best implementation, the rest by compiled kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+
+from blobnet import implementations
+from blobnet.contraction import calls as compiled
+from blobnet.contraction import function as parsed
+from blobnet.contraction.form import Apply, Program, Read, Statement, Tensor
+from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
+from blobnet.implementations.compiled import Compiled
+from blobnet.implementations.operation import Operation
+from blobnet.implementations.recognition import Convolution, convolution_of
+from blobnet.launch.elementwise import EpilogueOp, fits, statements
+from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning
+from blobnet.launch.task import Task
+from blobnet.memory.blob import FLOAT32, BlobLayout, Halo, Shape
+
+Operand = Blob | Array
+Memory = Callable[[str, int, int], Array]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all launches of a program have in common.
+
+    Attributes:
+        name: the layer's.
+        label: for people, ``conv1 forward``; also the name under which memory is asked for.
+        batch: the plan's samples; a batch may have fewer.
+        memory: gives (name, elements, per_sample) room, as :meth:`blobnet.layers.base.LayerContext.memory` does.
+        tuning: whose model says for which device.
+    """
+
+    name: str
+    label: str
+    batch: int
+    memory: Memory
+    tuning: Tuning
+
+
+def calls(
+    program: Program,
+    operands: Mapping[str, Operand],
+    context: Context,
+    accumulate: Collection[str] = (),
+    steps: tuple[EpilogueOp, ...] = (),
+) -> list[KernelCall]:
+    """The launches of a program.
+
+    Args:
+        program: bound for shapes whose samples are ``context.batch``; derivatives are programs, too.
+        operands: where every input and output lies, as :func:`blobnet.contraction.calls.calls` takes it.
+        context: of the layer.
+        accumulate: outputs that are added to what is there.
+        steps: what is done to the values of the first output.
+
+    Raises:
+        ContractionError, ShapeError, KernelError: as :func:`blobnet.contraction.calls.calls`.
+    """
+    program = compiled.accumulating(program, accumulate)
+    pieces = _Pieces(program, operands, context, steps)
+    if pieces.steps or (steps and not pieces.products):
+        output = operands[program.outputs[0].name]
+        program, more = finished(program, steps)
+        pieces = _Pieces(program, {**operands, program.outputs[0].name: output, **more}, context, ())
+    return [call for piece in pieces for call in piece]
+
+
+def tasks(program: Program, operands: Mapping[str, Operand], context: Context) -> dict[Task, list[Implementation]]:
+    """For each convolution of a program the ways to compute it, for tuning."""
+    found = [item.operation for item in _Pieces(program, operands, context, ()).products.values()]
+    return {task_of(item): implementations.candidates(item) for item in found}
+
+
+def task_of(operation: Operation) -> Task:
+    """The task of a convolution that no layer names: that of the layer Conv2D, or Conv1D, which does the same."""
+    shape = operation.input.shape
+    rank = 1 if shape.height == operation.vertical.kernel == 1 else 2
+    axes, sizes = (operation.vertical, operation.horizontal)[-rank:], (shape.height, shape.width)[-rank:]
+
+    def option(letter: str, values: Sequence[object], default: object) -> str:
+        values = values if len(set(values)) > 1 else values[:1]
+        return "" if list(values) == [default] else letter + "x".join(map(str, values))
+
+    text = f"{operation.output.shape.units}{option('k', [axis.kernel for axis in axes], None)}"
+    text += option("s", [axis.stride for axis in axes], 1)
+    text += option("p", [axis.padding[0] for axis in axes], 0)
+    text += option("d", [axis.dilation for axis in axes], 1) + option("g", [operation.groups], 1)
+    layer = f"{'x'.join(map(str, (shape.units, *sizes)))}:{text}"
+    return Task(operation.direction, layer, operation.batch_size, operation.tuning.precision)
+
+
+def finished(program: Program, steps: tuple[EpilogueOp, ...]) -> tuple[Program, dict[str, Operand]]:
+    """A program that does these steps to its first output, and what they read, by the names of further inputs."""
+    output = program.outputs[0]
+    taken = {tensor.name for tensor in program.inputs} | {one.output.tensor.name for one in program.statements}
+    prefix = f"{output.name}_"
+    while any(name.startswith(prefix) for name in taken):
+        prefix += "_"
+    tail = statements(steps, output.name, prefix)
+    shapes = tuple(tail.shapes(output.shape).items())
+    return _with_tail(program, tail.statements, tail.output, shapes), dict(tail.operands)
+
+
+@lru_cache(1024)
+def _with_tail(
+    program: Program, texts: tuple[str, ...], result: str, operands: tuple[tuple[str, tuple[int, ...]], ...]
+) -> Program:
+    """A program and element-wise statements behind its first output, with their operands and these shapes."""
+    output = program.outputs[0]
+    shapes = {output.name: output.shape, **dict(operands)}
+    text = f"function ({', '.join(shapes)}) -> ({result}) {{ {' '.join(f'{text};' for text in texts)} }}"
+    tail = parsed(text).program(**shapes)
+    return Program(
+        (*program.inputs, *tail.inputs[1:]),
+        (*tail.outputs, *program.outputs[1:]),
+        (*program.statements, *tail.statements),
+    )
+
+
+class _Pieces:
+    """The launches of a program, piece by piece: of its convolutions, and of the statements between them.
+
+    Attributes:
+        products: what computes convolutions better than the compiler would, by the number of the statement; none where
+            pieces would leave one another what has no memory of a known size for each sample.
+        steps: what is done to the values of the first output, and no product does.
+    """
+
+    def __init__(
+        self, program: Program, operands: Mapping[str, Operand], context: Context, steps: tuple[EpilogueOp, ...]
+    ) -> None:
+        self._program, self._operands, self._context, self.steps = program, dict(operands), context, steps
+        #: Where what one statement leaves to another lies.
+        self._own: dict[str, Operand] = {}
+        #: Statements that a product does besides, by number.
+        self._done: set[int] = set()
+        self.products: dict[int, Implementation] = {}
+        for number, statement in enumerate(program.statements):
+            found = convolution_of(statement)
+            product = self._product(number, found) if found else None
+            if product:
+                self.products[number] = product
+        known = self._operands.keys() | self._own.keys()
+        if not all(tensor.name in known for piece in self._compiled() for tensor in (*piece.inputs, *piece.outputs)):
+            self.products = {}
+
+    def __iter__(self) -> Iterator[list[KernelCall]]:
+        left = iter(self._compiled())
+        operands = {**self._own, **self._operands}
+        for is_product, numbers in self._runs():
+            if is_product:
+                yield from map(_calls, (self.products[number] for number in numbers))
+            else:
+                context = self._context
+                yield compiled.calls(
+                    next(left),
+                    operands,
+                    label=context.label,
+                    batch=context.batch,
+                    memory=context.memory,
+                    tuning=context.tuning,
+                )
+
+    def _runs(self) -> Iterator[tuple[bool, list[int]]]:
+        """The numbers of statements in runs: of products, and of others."""
+        numbers = [number for number in range(len(self._program.statements)) if number not in self._done]
+        for is_product, run in groupby(numbers, lambda number: number in self.products):
+            yield is_product, [*run]
+
+    def _compiled(self) -> list[Program]:
+        """The programs of the runs of others."""
+        statements, programs = self._program.statements, []
+        for is_product, numbers in self._runs():
+            if is_product:
+                continue
+            run = [statements[number] for number in numbers]
+            behind = [item for number, item in enumerate(statements) if number > numbers[-1]]
+            made = dict.fromkeys(item.output.tensor for item in run)
+            read = dict.fromkeys(read.tensor for item in run for read in item.reads)
+            left = {read.tensor for item in behind for read in item.reads} | {item.output.tensor for item in behind}
+            outputs = [tensor for tensor in made if tensor in left or tensor in self._program.outputs]
+            inputs = [tensor for tensor in read if tensor not in made]
+            programs.append(Program((*inputs,), (*outputs,), (*run,)))
+        return programs
+
+    def _product(self, number: int, found: Convolution) -> Implementation | None:
+        """What computes a statement; None if that is best left to the compiler."""
+        statement, result, context = self._program.statements[number], found.result, self._context
+        if statement.accumulates and found.direction != BACKWARD_DATA:
+            return None
+        weight, bias, done, steps = self._operands.get(found.weight.name), None, set[int](), tuple[EpilogueOp, ...]()
+        if found.direction == FORWARD:
+            bias, result, done = self._bias(result)
+            is_last = result == self._program.outputs[0] and fits(self.steps, blobs=1)
+            steps = self.steps if is_last else ()
+        ends = {found.input: found.input, found.output: found.output, found.result: result}
+        blobs = [_blob(ends[tensor], self._place(ends[tensor])) for tensor in (found.input, found.output)]
+        input_, output = blobs
+        if not isinstance(weight, Array) or weight.per_sample or not input_ or not output:
+            return None
+        source = output if found.source == found.output else input_
+        if source.is_memory and found.halo != Halo():
+            return None
+
+        def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
+            if kind == "memory":
+                return context.memory(f"{context.label}: {name} of {result.name}", elements, per_sample)
+            assert isinstance(weight, Array)
+            return bias if bias and name == "bias" else weight
+
+        operation = Operation(
+            context.name,
+            "convolution",
+            found.direction,
+            input_,
+            output,
+            found.groups,
+            found.vertical,
+            found.horizontal,
+            array,
+            context.tuning,
+            context.batch,
+            1 if bias else 0,
+            steps,
+            statement.accumulates,
+            context.label,
+        )
+        chosen = implementations.chosen(operation, task_of(operation))
+        if isinstance(chosen, Compiled):
+            return None
+        self._done |= done
+        self.steps = () if steps else self.steps
+        return chosen
+
+    def _bias(self, tensor: Tensor) -> tuple[Array | None, Tensor, set[int]]:
+        """The bias that is added to a tensor, the sum, and the number of its statement; else the tensor as it is."""
+        number, reader = self._reader(tensor)
+        if reader and isinstance(reader.expression, Apply) and reader.expression.function == "add":
+            for value, other in (reader.expression.arguments, reader.expression.arguments[::-1]):
+                is_bias = isinstance(other, Read) and other.map == reader.output.map[1:2]
+                if is_bias and isinstance(value, Read) and value.tensor == tensor:
+                    assert isinstance(other, Read)
+                    operand = self._operands.get(other.tensor.name)
+                    if isinstance(operand, Array):
+                        return operand, reader.output.tensor, {number}
+        return None, tensor, set()
+
+    def _reader(self, tensor: Tensor) -> tuple[int, Statement | None]:
+        """The only statement that reads a tensor of the program's own, if it takes the same cell of it for each."""
+        statements = self._program.statements
+        readers = [
+            number for number, item in enumerate(statements) if any(read.tensor == tensor for read in item.reads)
+        ]
+        if len(readers) == 1 and tensor.name not in self._operands and tensor not in self._program.outputs:
+            reader = statements[readers[0]]
+            maps = {read.map for read in reader.reads if read.tensor == tensor}
+            same = maps == {reader.output.map} and tensor.shape == reader.output.tensor.shape
+            if same and reader.is_cellwise and not reader.accumulates:
+                return readers[0], reader
+        return 0, None
+
+    def _place(self, tensor: Tensor) -> Operand:
+        """Where a tensor lies: its own is where the result of what follows it will lie, if that is possible."""
+        if tensor.name in self._operands:
+            return self._operands[tensor.name]
+        if tensor.name not in self._own:
+            last, read = tensor, set[str]()
+            while (reader := self._reader(last)[1]) is not None:
+                read |= {item.tensor.name for item in reader.reads} - {last.name}
+                last = reader.output.tensor
+            others = {self._operands[name].storage for name in read & self._operands.keys()}
+            end = self._operands.get(last.name)
+            if not isinstance(end, Blob) or end.storage in others or end.type != FLOAT32:
+                name = f"{self._context.label}: {tensor.name}"
+                end = self._context.memory(name, 0, tensor.elements // self._context.batch)
+            self._own[tensor.name] = end
+        return self._own[tensor.name]
+
+
+def _calls(product: Implementation) -> list[KernelCall]:
+    return implementations.calls_of(product, task_of(product.operation))
+
+
+def _blob(tensor: Tensor, operand: Operand) -> Blob | None:
+    """An operand as the blob of planes, or of rows, that a tensor says; None if it is not one."""
+    samples, units, *sizes = tensor.shape
+    layout = BlobLayout.padded(Shape(units, *sizes))
+    if isinstance(operand, Blob):
+        return operand if operand.layout.shape.axes == layout.shape.axes and operand.shape.units == units else None
+    is_dense = operand.per_sample == layout.memory_elements and not (operand.elements or operand.offset)
+    return Blob(operand.storage, layout, is_memory=True, type=operand.type) if is_dense and samples else None
