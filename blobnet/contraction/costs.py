@@ -53,8 +53,8 @@ _LOCAL, _GLOBAL, _STEP, _SPEED, _DIVIDED = 3.0, 9.1, 1.6, 1.72, 6.5
 #: What each load along the depth adds to a step; cycles of a value that is alone in what is fetched; rows that a tile's
 #: beginning and its end cost; work-items that keep a compute unit busy; cycles in which a step's loads arrive.
 _FAR_LOAD, _SCATTERED, _ENDS, _BUSY_ITEMS, _LATENCY = 0.011, 100, 20, 300, 600
-#: The same where work-items read global memory in their loops.
-_BUSY_LANES = 800
+#: The same where work-items read global memory in their loops; turns of a loop that compilers write out.
+_BUSY_LANES, _TOGETHER = 800, 4
 #: Cycles in which a GPU starts one more launch, in which a compute unit copies a value for packing, and moves one for a
 #: partial sum, and of one more partial sum.
 _LAUNCH, _PACK, _MOVE, _ONE_MORE = 4000, 1.0, 0.3, 100
@@ -377,6 +377,12 @@ class CostModel:
         stores = results * (4 if near else 16) * warps
         # Each of those that share an index has a part of the terms; its partial results pass through local memory.
         terms = at_once * inner * warps / share
+        if share > 1 and not schedule.local:
+            # Loads of different turns wait for one another; of the innermost loop's, where it is long, four do not.
+            turns = -(-chunk[shared] // share)
+            turns *= at_once / chunk[shared] / math.prod(self.extents[name] for name in schedule.unrolled)
+            turns /= _TOGETHER if chunk[shared] >= _TOGETHER * share else 1
+            terms = max(terms, turns * _LATENCY / resident)
         combined = sum(COMBINE_START + results * (before // after) * warps for before, after in combining(share))
         cycles = chunks * (terms + max(fill, bytes_ / 40) + latency) + stores + combined + 2000 / resident
         if registers > device.registers:

@@ -23,6 +23,8 @@ _STATEMENTS = 1200
 _TAPS = 11
 #: Values of an output index that one work-item makes, all of them.
 _FEW = 4
+#: Work-items of a compute unit beyond which nothing is gained by more.
+_FULL = 2048
 #: Tiles of products of matrices: rows, columns, depth, and rows and columns of a work-item.
 MATRIX_TILES = (
     (128, 128, 8, (8, 8)),
@@ -168,7 +170,22 @@ def _plains(table: Table, model: CostModel, base: Schedule) -> Iterator[Schedule
                     tiles[other] = Tile(threads, 1, own)
                     left //= threads
             loops = tuple(other for other in model.reductions if other not in unrolled)
-            yield replace(base, tiles=tiles, unrolled=unrolled, order=order + loops)
+            made = replace(base, tiles=tiles, unrolled=unrolled, order=order + loops)
+            yield made
+            if not block > 1 and not whole:
+                yield from _split(table, model, made)
+
+
+def _split(table: Table, model: Model, schedule: Schedule) -> Iterator[Schedule]:
+    """The same with a long sum in parts, where results are too few for a device."""
+    outputs = math.prod(table.extents[name] for name in model.outputs)
+    loops = [name for name in model.reductions if name not in schedule.unrolled and table.extents[name] > _TAPS]
+    if table.aggregation != "+" or constrained(table) or not loops:
+        return
+    longest = max(loops, key=lambda name: table.extents[name])
+    for parts in (4, 16, 64):
+        if table.extents[longest] % parts == 0 and outputs * parts <= _FULL * model.device.compute_units:
+            yield replace(schedule, split=(longest, parts))
 
 
 def _shares(table: Table, model: CostModel, base: Schedule) -> list[tuple[Prediction, Schedule]]:
