@@ -23,8 +23,8 @@ _STATEMENTS = 1200
 _TAPS = 11
 #: Values of an output index that one work-item makes, all of them.
 _FEW = 4
-#: Work-items of a compute unit beyond which nothing is gained by more.
-_FULL = 2048
+#: Work-items of a compute unit up to which long sums are split apart, and lanes' worth of terms that make a sum long.
+_FULL, _LONG = 128, 4
 #: Tiles of products of matrices: rows, columns, depth, and rows and columns of a work-item.
 MATRIX_TILES = (
     (128, 128, 8, (8, 8)),
@@ -190,7 +190,7 @@ def _split(table: Table, model: Model, schedule: Schedule) -> Iterator[Schedule]
 
 def _shares(table: Table, model: CostModel, base: Schedule) -> list[tuple[Prediction, Schedule]]:
     """Long sums of few results: work-items side by side share the index whose values lie so."""
-    if constrained(table) or table.aggregation == "=" or model.points < 16 * model.device.lanes:
+    if constrained(table) or table.aggregation == "=" or model.points < _LONG * model.device.lanes:
         return []
     near = {name for strides in model.strides.values() for name, stride in strides.items() if stride == 1}
     shared = [name for name in model.reductions if name in near and table.extents[name] > 3]

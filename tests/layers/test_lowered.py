@@ -47,7 +47,8 @@ def test_every_activation_is_in_the_launch_before_it(device: Device, function: s
         device, layer, [Shape(3, 4, 5)], lambda x, p: (x[0].movedim(1, -1) @ p["W"].T).movedim(-1, 1),
         training=False, arrangements=[both], fused=[function], absolute=1e-5,
     )  # fmt: skip
-    assert {len(run.kernels) for run in report.runs.values()} == {1}
+    kernels = {kernel for run in report.runs.values() for kernel in run.kernels}
+    assert len(kernels - {"convolution/pack_weight"}) == 1  # GPUs put the weights in order before.
 
 
 def test_an_activation_behind_a_layer_has_no_launch_forward() -> None:
