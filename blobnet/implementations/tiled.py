@@ -27,8 +27,9 @@ TILES = (
 WEIGHT_TILES = (
     Tile(128, 64, 16, 8, 8, speed=1.0, busy=1.5, overhead=30),
     Tile(64, 128, 8, 8, 8, speed=0.98, busy=1.5, overhead=30),
-    Tile(64, 32, 16, 8, 4, speed=0.88, busy=8, overhead=60),
-    Tile(32, 32, 16, 4, 4, speed=0.83, busy=8, overhead=60),
+    Tile(64, 64, 16, 8, 8, speed=0.85, busy=5, overhead=30),
+    Tile(64, 32, 16, 8, 4, speed=0.8, busy=8, overhead=60),
+    Tile(32, 32, 16, 4, 4, speed=0.6, busy=8, overhead=60),
 )
 #: Tiles for each compute unit up to which a sum over rows may be split, the most splits, and the least rows of each.
 SPLIT_TILES, MAX_SPLITS, MIN_ROWS = 4, 32, 64

@@ -54,9 +54,7 @@ def twin(case: Case, batch_size: int, sets: int, where: str) -> Callable[[str, i
     geometry = layer.stride, layer.padding
     each = lambda value: [value] * rank if isinstance(value, int) else list(value)  # noqa: E731
     rest = (each(layer.stride), each(layer.padding), [1] * rank, transposed, [0] * rank, 1, [True, True, True])
-    own = [
-        (array(batch_size, *case.input.dimensions), array(batch_size, *case.output.dimensions)) for _ in range(sets)
-    ]
+    own = [(array(batch_size, *case.input.dimensions), array(batch_size, *case.output.dimensions)) for _ in range(sets)]
     phases: dict[str, Callable[[Any, Any], object]] = {
         FORWARD: lambda x, delta: function(x, weight, bias, *geometry),
         BACKWARD: lambda x, delta: torch.ops.aten.convolution_backward(delta, x, weight, [layer.filters], *rest),

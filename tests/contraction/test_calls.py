@@ -326,8 +326,10 @@ def test_a_plan_goes_without_what_its_driver_does_not_build(device: Device, monk
 
 def test_a_plan_goes_without_several_kernels_of_a_program(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A strided adjoint is a kernel a phase, in one program; the driver takes none of them at first."""
-    model = bn.Sequential([layers.Input(3, 9, 33), layers.ConvTranspose2D(4, 3, stride=2, name="up")])
-    x = np.random.default_rng(0).standard_normal((3, 3, 9, 33)).astype(np.float32)
+    model = bn.Sequential(
+        [layers.Input.of(Shape(3, 2, 5, 33)), layers.ConvTranspose3D(4, (1, 3, 3), (1, 2, 2), name="up")]
+    )
+    x = np.random.default_rng(0).standard_normal((3, 3, 2, 5, 33)).astype(np.float32)
     expected = model.predict(x, device=device)
     build, marked = device.programs.build, []
     simple = "__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void\ncontraction_"
