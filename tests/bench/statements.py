@@ -1,9 +1,10 @@
-"""Layers that are contractions, against PyTorch's own: transposed and 3-D convolutions, attention; forward and backward.
+"""Layers that are contractions, against PyTorch's own: transposed and 3-D convolutions, and attention.
 
     python tests/bench/statements.py [NAME ...] [--device NAME] [--batch-size 32] [--repeats 5] [--launches]
 
-Bursts of a phase in turns, in sets of buffers that no cache holds, as in `blobnet bench layer`; milliseconds are medians
-of the wall time, the ratio is the median of PyTorch's over blobnet's, burst by burst: above 1, blobnet is faster.
+Bursts of forward and backward passes in turns, in sets of buffers that no cache holds, as in `blobnet bench layer`.
+Milliseconds are medians of the wall time, the ratio is the median of PyTorch's over blobnet's, burst by burst: above 1,
+blobnet is faster.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from blobnet import layers
@@ -97,8 +99,8 @@ def main() -> None:
         rival = twin(case, options.batch_size, bench.sets, where) if where else None
         for direction in bench.calls:
             length = burst_length(bench.burst(direction, 1), device)
-            theirs = (lambda d=direction, n=length: rival(d, n)) if rival else None
-            ours, others = alternate(lambda d=direction, n=length: bench.burst(d, n), theirs, options.repeats)
+            theirs = partial(rival, direction, length) if rival else None
+            ours, others = alternate(partial(bench.burst, direction, length), theirs, options.repeats)
             text = f"{name:16}{direction:9} {statistics.median(ours) * 1e3:9.3f} ms"
             if others:
                 ratio = statistics.median(b / a for a, b in zip(ours, others, strict=True))
