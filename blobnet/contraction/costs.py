@@ -379,8 +379,8 @@ class CostModel:
         terms = at_once * inner * warps / share
         if share > 1 and not schedule.local:
             # Loads of different turns wait for one another; of the innermost loop's, where it is long, four do not.
-            turns = -(-chunk[shared] // share)
-            turns *= at_once / chunk[shared] / math.prod(self.extents[name] for name in schedule.unrolled)
+            turns = -(-chunk[shared] // share) * at_once / chunk[shared]
+            turns /= math.prod(self.extents[name] for name in schedule.unrolled)
             turns /= _TOGETHER if chunk[shared] >= _TOGETHER * share else 1
             terms = max(terms, turns * _LATENCY / resident)
         combined = sum(COMBINE_START + results * (before // after) * warps for before, after in combining(share))

@@ -176,7 +176,7 @@ def _plains(table: Table, model: CostModel, base: Schedule) -> Iterator[Schedule
                 yield from _split(table, model, made)
 
 
-def _split(table: Table, model: Model, schedule: Schedule) -> Iterator[Schedule]:
+def _split(table: Table, model: CostModel, schedule: Schedule) -> Iterator[Schedule]:
     """The same with a long sum in parts, where results are too few for a device."""
     outputs = math.prod(table.extents[name] for name in model.outputs)
     loops = [name for name in model.reductions if name not in schedule.unrolled and table.extents[name] > _TAPS]
