@@ -47,8 +47,9 @@ def test_every_activation_is_in_the_launch_before_it(device: Device, function: s
         device, layer, [Shape(3, 4, 5)], lambda x, p: (x[0].movedim(1, -1) @ p["W"].T).movedim(-1, 1),
         training=False, arrangements=[both], fused=[function], absolute=1e-5,
     )  # fmt: skip
-    kernels = {kernel for run in report.runs.values() for kernel in run.kernels}
-    assert len(kernels - {"convolution/pack_weight"}) == 1  # GPUs put the weights in order before.
+    # GPUs put the weights in order before.
+    made = [[kernel for kernel in run.kernels if kernel != "convolution/pack_weight"] for run in report.runs.values()]
+    assert {len(kernels) for kernels in made} == {1}
 
 
 def test_an_activation_behind_a_layer_has_no_launch_forward() -> None:
