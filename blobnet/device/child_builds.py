@@ -237,7 +237,7 @@ class _Foreman(Overseer[str, tuple[str, str]]):
 
 
 def _command(identity: Mapping[str, Any]) -> list[str]:
-    """What starts a child."""
+    """Return the command that starts a child."""
     return command_of(_PROGRAM, json.dumps(dict(identity)))
 
 

@@ -30,7 +30,7 @@ _NO_CACHE: Any = False
 
 @dataclass(frozen=True)
 class BuiltProgram:
-    """What a source was built to.
+    """The program that a source was built to.
 
     Attributes:
         program: pyopencl's.
@@ -92,7 +92,7 @@ class Compiler:
 
     @cached_property
     def folder(self) -> Path:
-        """Where it is noted what this device and driver have built; in the cache, if there can be one."""
+        """The folder of notes on what this device and driver have built; in the cache, if there can be one."""
         identity = "|".join(self.info.identity.values())
         name = hashlib.sha256(identity.encode()).hexdigest()[:16]
         with contextlib.suppress(FileError):
@@ -233,7 +233,7 @@ def part_of(program: cl.Program, name: str, digest: str) -> BuiltProgram:
 
 
 def _suffix(digest: str) -> str:
-    """What the names of a source end in that is a part of a bundle."""
+    """Return the suffix of the names of a source that is part of a bundle."""
     return f"_{digest[:16]}"
 
 

@@ -65,17 +65,17 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Whether it is the host's own processor, with its memory."""
+        """True if it is the host's own processor, with its memory."""
         return self.info.is_host
 
     @cached_property
     def tunings(self) -> Tunings:
-        """What was measured on this device."""
+        """The measurements of this device."""
         return Tunings(self.info.identity, self.info.model.relatives)
 
     @property
     def model(self) -> DeviceModel:
-        """What is known of the device, with what was measured."""
+        """The known facts of the device, with those that were measured."""
         return self.info.model.measured(**self.tunings.speeds)
 
     @property

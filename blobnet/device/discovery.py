@@ -44,7 +44,7 @@ def _intel_runtime() -> Path | None:
 
 @dataclass(frozen=True)
 class DriverTraits:
-    """What was found out about drivers, and no driver says of itself.
+    """Findings about drivers that no driver tells of itself.
 
     Attributes:
         name: a part of its platform's name.
@@ -68,7 +68,7 @@ class DriverTraits:
 
     @classmethod
     def of(cls, info: DeviceInfo) -> DriverTraits:
-        """That of a device."""
+        """Return the traits of a device's driver."""
         found = next((driver for driver in _DRIVERS if driver.name in info.platform), cls())
         return found if info.is_host else replace(found, most_bundled=1)
 
@@ -84,7 +84,7 @@ _DRIVERS = (
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What ``blobnet devices`` shows of a device."""
+    """The facts of a device that ``blobnet devices`` shows."""
 
     platform_index: int
     device_index: int
@@ -101,18 +101,18 @@ class DeviceInfo:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What tells this device and its driver from others, also from processors of the same name."""
+        """The identity of this device and its driver, also among processors of the same name."""
         features = hashlib.sha256(_processor_features().encode()).hexdigest()[:16] if self.is_host else ""
         return {"device": self.name, "platform": self.platform, "driver": self.driver, "processor": features}
 
     @property
     def is_host(self) -> bool:
-        """Whether it is the host's own processor."""
+        """True if it is the host's own processor."""
         return self.kind == "cpu"
 
     @cached_property
     def uuid(self) -> bytes | None:
-        """What CUDA calls it too; None for devices of others than NVIDIA."""
+        """The name that CUDA uses too; None for devices of others than NVIDIA."""
         uuid = ctypes.create_string_buffer(opencl.UUID_BYTES)
         if self.model.capability is None or opencl.GET_INFO is None:
             return None
@@ -120,23 +120,23 @@ class DeviceInfo:
 
     @property
     def traits(self) -> DriverTraits:
-        """What was found out about its driver."""
+        """The traits of its driver."""
         return DriverTraits.of(self)
 
     @cached_property
     def reads_host(self) -> bool:
-        """Whether kernels may read any memory of this process: see :class:`blobnet.device.queue.HostBuffer`."""
+        """True if kernels may read any memory of this process: see :class:`blobnet.device.queue.HostBuffer`."""
         capabilities = _asked(self.handle, "svm_capabilities") or 0
         return opencl.SET_POINTER is not None and bool(capabilities & cl.device_svm_capabilities.FINE_GRAIN_SYSTEM)
 
     @cached_property
     def answers(self) -> Answers:
-        """What its driver says of it."""
+        """The answers of its driver."""
         return _answers(self)
 
     @cached_property
     def model(self) -> DeviceModel:
-        """What is known of the device."""
+        """The known facts of the device."""
         return model_of(self.answers)
 
     @property
@@ -316,7 +316,7 @@ def _rank(info: DeviceInfo) -> tuple[int, int, int]:
 
 
 def _answers(info: DeviceInfo) -> Answers:
-    """What a device's driver says of it, and the system of its own processors."""
+    """Return the answers of a device's driver, and of the system about its own processors."""
     handle = info.handle
     return Answers(
         name=info.name,
@@ -350,7 +350,7 @@ def _vector_width(handle: cl.Device) -> int:
 
 
 def _asked(handle: cl.Device, name: str) -> Any:
-    """What only drivers of one vendor answer; None from others."""
+    """Return an answer that only drivers of one vendor give; None from others."""
     try:
         return getattr(handle, name)
     except (cl.Error, AttributeError):
@@ -390,7 +390,7 @@ def _compute_capability(info: DeviceInfo) -> tuple[int, int] | None:
 
 
 def no_platform_error() -> DeviceError:
-    """What to say where the loader finds no platform: what it was told, what there is, what to install."""
+    """Return the error where the loader finds no platform: what it was told, what there is, what to install."""
     folder = Path(os.environ.get(_VENDORS) or _SYSTEM_VENDORS)
     seen = [str(path) for path in sorted(folder.glob("*.icd"))] if folder.is_dir() else []
     return DeviceError(
@@ -405,7 +405,7 @@ def no_platform_error() -> DeviceError:
 
 
 def _processor_features() -> str:
-    """What tells processors apart that share a name (virtual machines): a CPU's binaries run on its own features."""
+    """Return what tells processors of one name apart (virtual machines): a CPU's binaries need its own features."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
         return next(line for line in lines if line.startswith(("flags", "Features")))

@@ -1,4 +1,4 @@
-"""What was measured on a device: the fastest candidate for each task, kept in the user's cache (docs/tuning.md).
+"""Measurements of a device: the fastest candidate for each task, kept in the user's cache (docs/tuning.md).
 
 A file holds one device and driver; it counts only as it was written (its seal says so), and with the kernels that it
 was measured with. Below it lie the tunings
@@ -36,7 +36,7 @@ _NOTED: set[tuple[Path, str]] = set()
 
 
 def answers_in(content: Mapping[str, Any]) -> Answers:
-    """What the driver of the device of a file that ships says of it: it can be planned for without it."""
+    """Return the driver's answers in a file that ships: its device can be planned for without it."""
     lists = {name: tuple(value) for name, value in content["answers"].items() if isinstance(value, list)}
     return Answers(**{**content["answers"], **lists})
 
@@ -77,7 +77,7 @@ def _winners_text(winners: Mapping[Task, Winner]) -> dict[str, dict[str, Any]]:
 
 @dataclass
 class _Content:
-    """What a file holds of a device: winners by task, what its driver breaks, and SPEEDS.
+    """The content of a device's file: winners by task, what its driver breaks, and SPEEDS.
 
     ``denied`` are the faults that a check has found, with its verdict, and ``verified`` the ways that passed one.
     """
@@ -140,7 +140,7 @@ class Tunings:
 
     @property
     def winners(self) -> Mapping[Task, Winner]:
-        """What was measured on this device, by task."""
+        """The winners that were measured on this device, by task."""
         return self._measured.tasks
 
     @cached_property
@@ -152,12 +152,12 @@ class Tunings:
 
     @property
     def broken(self) -> frozenset[BrokenVariant]:
-        """What this driver does not build, or builds wrongly."""
+        """The variants that this driver does not build, or builds wrongly."""
         return frozenset(self._measured.broken | self.denied.keys())
 
     @property
     def denied(self) -> Mapping[BrokenVariant, str]:
-        """Of what is broken: what ``blobnet doctor``, or the check of a first use, has found, with its verdict."""
+        """The broken variants that ``blobnet doctor``, or the check of a first use, has found, with its verdict."""
         return self._measured.denied
 
     @property
@@ -263,7 +263,7 @@ class Tunings:
             raise FileError(str(self.path), rule, cause=error, hint=hint) from error
 
     def _seal(self, values: Mapping[str, Any]) -> str:
-        """What confirms that the file's values are those that were kept."""
+        """Return the seal that confirms that the file's values are those that were kept."""
         return seal(self.path, _json(values)).hex()
 
     def _read(self) -> _Content:

@@ -1,4 +1,4 @@
-"""What is done to single values: activation functions, and the steps of an epilogue.
+"""Operations on single values: activation functions, and the steps of an epilogue.
 
 Each is an expression in the contraction language, of which kernels of kernels/ get C, as macros, and compiled ones a
 statement. There is no other place where they stand.
@@ -31,7 +31,7 @@ class Activation(NamedTuple):
 
     @property
     def from_output(self) -> bool:
-        """Whether the slope follows from y alone, so that nobody need keep x."""
+        """True if the slope follows from y alone, so that nobody need keep x."""
         return not re.search(r"\bx\b", self.slope)
 
 
@@ -89,7 +89,7 @@ class EpilogueOp:
     per: int = PER_CELL
 
     def operand_shape(self, of_blob: bool, output: Sequence[int]) -> tuple[int, ...]:
-        """What its blob, or numbers, are beside an output (samples, units, ...) in the contraction language."""
+        """Return the shape of its blob, or numbers, beside an output (samples, units, ...) in the language."""
         samples, units, *sizes = output
         whole = self.per != PER_UNIT and of_blob
         cells = tuple(sizes) if whole else (1,) * len(sizes)
@@ -154,7 +154,7 @@ class Tail(NamedTuple):
     steps: Mapping[str, EpilogueOp]
 
     def shapes(self, output: Sequence[int]) -> dict[str, tuple[int, ...]]:
-        """Those of the operands, for an output (samples, units, ...)."""
+        """Return the shapes of the operands, for an output (samples, units, ...)."""
         return {
             name: self.steps[name].operand_shape(isinstance(operand, Blob), output)
             for name, operand in self.operands.items()
@@ -228,13 +228,13 @@ def slope_macro(steps: Sequence[EpilogueOp], *, of_results: bool = False) -> dic
 
 
 def fits(steps: Sequence[EpilogueOp], blobs: int) -> bool:
-    """Whether the kernels of kernels/ can do the steps, if they can read so many ``blobs`` besides their own."""
+    """Return True if the kernels of kernels/ can do the steps, if they can read so many ``blobs`` besides their own."""
     own = [step for step in steps if step.blob]
     return len(own) <= blobs and sum(map(len, map(str, _macros(steps, has_bias=True).values()))) <= _MAX_TEXT
 
 
 def _macros(steps: Sequence[EpilogueOp], *, has_bias: bool, has_term: bool = False) -> dict[str, Macro]:
-    """What kernels/epilogue.h lists."""
+    """Return the macros that kernels/epilogue.h lists."""
     place = next((place for place, step in enumerate(steps) if step.blob), len(steps))
     before, rest = steps[:place], steps[place:]
     term, first = "((value) + (term))" if has_term else "(value)", 0

@@ -74,7 +74,7 @@ class Array:
     type: StorageType = FLOAT32
 
     def end(self, count: int) -> int:
-        """Where it ends in its storage, of which it may be a part, for a batch of ``count``."""
+        """Return its end in its storage, of which it may be a part, for a batch of ``count``."""
         return self.offset + self.elements + count * self.per_sample
 
 
@@ -97,7 +97,7 @@ class GlobalSize:
 
     @property
     def grows(self) -> bool:
-        """Whether it depends on the batch."""
+        """True if it depends on the batch."""
         return self.per_sample or self.positions > 0
 
     def of_batch(self, count: int) -> tuple[int, int, int]:
@@ -186,7 +186,7 @@ class KernelCall:
 
     @property
     def moves(self) -> str | None:
-        """What it does if it only moves data: ``packing weights``; None if it computes, as an addition does."""
+        """The purpose of a call that only moves data: ``packing weights``; None if it computes."""
         return None if self.macros.get("ACCUMULATE") else self.source.moves
 
     def bytes(self, count: int) -> int:
@@ -215,17 +215,17 @@ class KernelCall:
 
     @property
     def passes_geometry(self) -> bool:
-        """Whether the sizes of blobs are arguments of the kernel."""
+        """True if the sizes of blobs are arguments of the kernel."""
         return self.source.sizes_as_arguments and not self.constant_sizes
 
     @property
     def has_plain_blobs(self) -> bool:
-        """Whether the program need know nothing of planes within units, nor of rows with zeros of their own."""
+        """True if the program need know nothing of planes within units, nor of rows with zeros of their own."""
         return all(blob.layout.is_plain for blob in self.blobs.values())
 
     @property
     def _numbers(self) -> dict[str, Macro]:
-        """What the header lists as macros and sizes: those of the call, and the work sizes for which it asks."""
+        """The macros and sizes that the header lists: those of the call, and the work sizes for which it asks."""
         source, work = self.source, {}
         for axis, name in enumerate(("WIDTH", "HEIGHT", "UNITS")):
             work[f"GLOBAL_{name}"] = self.dimensions[axis]
@@ -259,7 +259,7 @@ class KernelCall:
 
     @property
     def fault(self) -> BrokenVariant | None:
-        """What to do without where a driver does not build the kernel: the variant, or else this way alone."""
+        """The variant to avoid if a driver does not build the kernel: with any tile, or else with this one alone."""
         if self.way is None:
             return None
         return BrokenVariant.of(self.task, Variant(self.way.variant)) if self.task else BrokenVariant(self.way)
@@ -327,7 +327,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What kernels are chosen by: what is known of the device, one of PRECISIONS for products, and ways to compute.
+    """The facts by which kernels are chosen: of the device, one of PRECISIONS for products, and variants.
 
     ``padding`` is how plans pad blobs, and ``storage`` what the numbers of those between the layers are in plans for
     inference; weights, results and sums are float32. ``chosen`` has what was chosen by this for an operation, so that

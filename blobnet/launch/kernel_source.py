@@ -206,7 +206,7 @@ class KernelSource:
         return defines + geometry + self._expanded
 
     def storage_macros(self, types: Mapping[str, StorageType]) -> dict[str, Macro]:
-        """What says how the numbers of each role lie in memory: ``input_t`` for INPUT.
+        """Return the macros of the types in memory of each role: ``input_t`` for INPUT.
 
         Raises:
             KernelError: the kernel takes one of the roles in float32 alone: its header says so, or it is an array of
@@ -224,7 +224,7 @@ class KernelSource:
         return macros
 
     def takes(self, role: str) -> bool:
-        """Whether the numbers of a role may be narrower than what kernels compute with."""
+        """Return True if the numbers of a role may be narrower than what kernels compute with."""
         if self.is_generated:
             return True
         if role in self.blobs:

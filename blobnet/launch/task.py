@@ -1,4 +1,4 @@
-"""What is tuned: tasks, ways to do them, and what was chosen; and the one place that writes and reads their names."""
+"""Tasks, variants and choices of tuning; the one place that writes and reads their names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Task:
 
     @property
     def of_any_batch(self) -> Task:
-        """What tasks that differ by their batches have in common."""
+        """The task without its batch."""
         return replace(self, batch_size=1)
 
 
@@ -71,7 +71,7 @@ class Variant:
 
 @dataclass(frozen=True, order=True)
 class BrokenVariant:
-    """What a driver does not build, or builds wrongly; as text ``direct 6x4x16 (convolution forward)``.
+    """A variant that a driver does not build, or builds wrongly; as text ``direct 6x4x16 (convolution forward)``.
 
     A way that does not work for a task is not trusted for another one of the same family and direction.
 
@@ -86,7 +86,7 @@ class BrokenVariant:
 
     @classmethod
     def of(cls, task: Task, way: Variant) -> BrokenVariant:
-        """That a way does not work for a task."""
+        """Return the broken variant of a way that does not work for a task."""
         return cls(way, task.family, task.direction)
 
     @classmethod
@@ -104,7 +104,7 @@ class BrokenVariant:
 
 @dataclass(frozen=True)
 class TunedChoices:
-    """What decides among the ways to do a task, before the cost model does.
+    """The choices among the variants for a task, which come before the cost model.
 
     Attributes:
         sources: the fastest ways by task, as they were measured; the first source counts most.
@@ -117,7 +117,7 @@ class TunedChoices:
     only: frozenset[str] = frozenset()
 
     def near(self, task: Task) -> Iterator[tuple[Task, Variant]]:
-        """What is known of a task, or of its like with batches up to NEAR times larger or smaller.
+        """Yield the choices for a task, and for its like with batches up to NEAR times larger or smaller.
 
         Source by source, the nearest batch first (in logarithms): the task that was measured, and its way.
         """
@@ -134,7 +134,7 @@ class TunedChoices:
 
     @cached_property
     def _alike(self) -> list[dict[Task, list[Task]]]:
-        """For each source, its tasks by what they have in common."""
+        """The tasks of each source by what they have in common."""
         found: list[dict[Task, list[Task]]] = []
         for source in self.sources:
             groups: dict[Task, list[Task]] = {}
@@ -145,7 +145,7 @@ class TunedChoices:
 
 
 def is_broken(task: Task, way: Variant, broken: Collection[BrokenVariant]) -> bool:
-    """Whether a way is broken for a task: the way itself, its variant for such tasks, or its variant for all."""
+    """Return True if a way is broken for a task: the way itself, its variant for such tasks, or its variant for all."""
     variant = Variant(way.variant)
     return any(
         fault in broken
