@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.launch.elementwise import SUM, EpilogueOp, with_epilogue
-from blobnet.launch.kernel_call import CONSTANT, Array, Blob, KernelCall, Tuning
+from blobnet.launch.kernel_call import CONSTANT, Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning
 from blobnet.launch.task import TunedChoices
 from blobnet.layers.activation import Activation
 from blobnet.layers.base import LayerContext
@@ -423,14 +423,15 @@ class _OwnMemory(SymbolicMemory):
         self.names[name] = name
         return Blob(name, layout)
 
-    def array(self, kind: str, name: str, elements: int, per_sample: int, count: int) -> Array:
-        if kind in ("parameter", "gradient"):
+    def array(self, handle: ArrayHandle, count: int) -> Array:
+        kind, name, elements, per_sample = handle
+        if kind in (ArrayKind.PARAMETER, ArrayKind.GRADIENT):
             parameter = f"{self.vertex.name}/{name}"
             piece = self.table.slices[parameter]
-            if kind == "parameter" or self.table.trains(parameter):
-                return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True)
+            if kind is ArrayKind.PARAMETER or self.table.trains(parameter):
+                return Array(kind.value, piece.elements, offset=piece.offset, persistent=True)
             name, elements = f"{name} gradient", piece.elements
-        if kind == "shared":
+        if kind is ArrayKind.SHARED:
             return Array(name, 0, persistent=True)
         key = f"{self.vertex.name} {name}"
         self.names[key] = key
@@ -468,8 +469,8 @@ def expected(
     for vertex in graph.vertices:
         memory = _OwnMemory(vertex, table, batch)
 
-        def array(kind: str, name: str, elements: int, per_sample: int, memory: Any = memory) -> Array:
-            found: Array = memory.array(kind, name, elements, per_sample, count)
+        def array(handle: ArrayHandle, memory: Any = memory) -> Array:
+            found: Array = memory.array(handle, count)
             return found
 
         shapes = graph.input_shapes(vertex)

@@ -32,7 +32,7 @@ from blobnet.examination.layer_cases import Case
 from blobnet.execution.executor import MAX_CAUSE, Launch, build
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.implementations.base import Implementation, choose
-from blobnet.launch.kernel_call import Array, KernelCall, Tuning, for_model
+from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, KernelCall, Tuning, for_model
 from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant, is_broken
 from blobnet.losses import MeanSquaredError
 from blobnet.memory.blob import AXES, FloatArray, Shape
@@ -285,10 +285,11 @@ class _Problem:
     def _alternatives(self, tuning: Tuning) -> dict[Task, list[Implementation]]:
         site = self.plan.sites[CASE_LAYER]
 
-        def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
-            # Not the plan's: candidates ask for different amounts by the same name.
-            is_scratch = kind == "memory"
-            return Array(f"scratch {name}", elements, per_sample) if is_scratch else site.array(kind, name, 0, 0)
+        def array(handle: ArrayHandle) -> Array:
+            if handle.kind is ArrayKind.MEMORY:
+                # Not the plan's: candidates ask for different amounts by the same name.
+                return Array(f"scratch {handle.name}", handle.elements, handle.per_sample)
+            return site.array(handle)
 
         return self.case.layer.alternatives(replace(site, array=array, tuning=tuning))
 

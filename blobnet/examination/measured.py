@@ -22,7 +22,7 @@ from blobnet.errors import PromiseError
 from blobnet.examination.reference.activation import named
 from blobnet.execution.executor import Executor
 from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, SUM, EpilogueOp, c_text, norm
-from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning, for_model
+from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning, for_model
 from blobnet.layers.activation import Activation
 from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement
 from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Padding, Shape, StorageType
@@ -449,14 +449,16 @@ class Bench:
 
     # -- arrays and buffers ------------------------------------------------------------------------------------------
 
-    def _array(self, kind: str, name: str, elements: int, per_sample: int) -> Array:
+    def _array(self, handle: ArrayHandle) -> Array:
         """Return parameters, gradients and memory as LayerContext asks for them."""
-        if kind in ("parameter", "gradient"):
+        kind, name, elements, per_sample = handle
+        if kind in (ArrayKind.PARAMETER, ArrayKind.GRADIENT):
             offset, spec = self._slices[name]
-            assert kind == "parameter" or spec.trainable, f"{name} has no gradient"
-            of = self.problem.weights if kind == "parameter" else FLOAT32
-            return Array(f"{kind}s", spec.elements, offset=offset, persistent=True, type=of)
-        if kind == "shared":
+            is_parameter = kind is ArrayKind.PARAMETER
+            assert is_parameter or spec.trainable, f"{name} has no gradient"
+            of = self.problem.weights if is_parameter else FLOAT32
+            return Array(kind.value, spec.elements, offset=offset, persistent=True, type=of)
+        if kind is ArrayKind.SHARED:
             return Array(name, 0, persistent=True)
         return self._arrays.setdefault(name, Array(f"memory {name}", elements, per_sample))
 

@@ -14,6 +14,8 @@ from blobnet.implementations.blocking import splits_for
 from blobnet.launch.elementwise import EpilogueOp, with_epilogue
 from blobnet.launch.kernel_call import (
     Array,
+    ArrayHandle,
+    ArrayKind,
     Blob,
     GlobalSize,
     KernelCall,
@@ -100,7 +102,7 @@ class Operation:
     groups: int
     vertical: WindowAxis
     horizontal: WindowAxis
-    array: Callable[[str, str, int, int], Array]
+    array: Callable[[ArrayHandle], Array]
     tuning: Tuning = field(default_factory=Tuning)
     batch_size: int = 1
     bias_mode: int = 0
@@ -213,14 +215,14 @@ class Operation:
 
     def memory(self, name: str, elements: int = 0, per_sample: int = 0) -> Array:
         """Memory of the layer's own: LayerContext.memory."""
-        return self.array("memory", name, elements, per_sample)
+        return self.array(ArrayHandle(ArrayKind.MEMORY, name, elements, per_sample))
 
     def parameter(self, role: str) -> Array:
         """What a kernel calls ``WEIGHT``, ``BIAS``, ``WEIGHT_GRADIENT`` or ``BIAS_GRADIENT``."""
         # The weights for a bias that there is not: kernels take no null arrays.
         name, _, gradient = role.lower().partition("_")
         known = name if name == "weight" or self.bias_mode else "weight"
-        return self.array(gradient or "parameter", known, 0, 0)
+        return self.array(ArrayHandle(ArrayKind.GRADIENT if gradient else ArrayKind.PARAMETER, known))
 
     @cached_property
     def macros(self) -> dict[str, Macro]:

@@ -16,7 +16,7 @@ from blobnet.implementations.compiled import Compiled
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.recognition import Convolution, convolution_of
 from blobnet.launch.elementwise import EpilogueOp, fits, statements
-from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning
+from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning
 from blobnet.launch.task import Task
 from blobnet.memory.blob import FLOAT32, BlobLayout, Halo, Shape
 
@@ -208,11 +208,12 @@ class _Pieces:
         if source.is_memory and found.halo != Halo():
             return None
 
-        def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
-            if kind == "memory":
-                return context.memory(f"{context.label}: {name} of {result.name}", elements, per_sample)
+        def array(handle: ArrayHandle) -> Array:
+            if handle.kind is ArrayKind.MEMORY:
+                name = f"{context.label}: {handle.name} of {result.name}"
+                return context.memory(name, handle.elements, handle.per_sample)
             assert isinstance(weight, Array)
-            return bias if bias and name == "bias" else weight
+            return bias if bias and handle.name == "bias" else weight
 
         operation = Operation(
             context.name,

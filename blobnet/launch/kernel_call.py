@@ -9,8 +9,9 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from blobnet.hardware.device_model import HOST, DeviceModel
 from blobnet.launch import kernel_source
@@ -76,6 +77,34 @@ class Array:
     def end(self, count: int) -> int:
         """Return its end in its storage, of which it may be a part, for a batch of ``count``."""
         return self.offset + self.elements + count * self.per_sample
+
+
+class ArrayKind(Enum):
+    """What a layer asks for an array for. The value of the first two is the storage that holds all of them."""
+
+    PARAMETER = "parameters"
+    GRADIENT = "gradients"
+    #: Memory of the layer's own, from the first call that names it to the last.
+    MEMORY = "memory"
+    #: The same, which all shards of a process have together.
+    COMMON = "common"
+    #: Memory that is filled from outside: samples, rows, the step.
+    SHARED = "shared"
+
+
+class ArrayHandle(NamedTuple):
+    """What a layer calls an array by; the plan says where it lies (LayerContext.array).
+
+    Attributes:
+        kind: what it is for.
+        name: within the layer, or of what is shared.
+        elements, per_sample: float32 elements, and for each sample; 0 where the plan knows better.
+    """
+
+    kind: ArrayKind
+    name: str
+    elements: int = 0
+    per_sample: int = 0
 
 
 @dataclass(frozen=True)

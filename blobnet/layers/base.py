@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from blobnet.errors import OptionError, ShapeError
 from blobnet.implementations.base import Implementation
 from blobnet.launch.elementwise import EpilogueOp
-from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning, copy_call
+from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning, copy_call
 from blobnet.launch.task import Task
 from blobnet.memory.blob import AXES, AXIS_NAMES, FLOAT32, FloatArray, Halo, Shape, StorageType
 from blobnet.support.checks import check_count, plain
@@ -99,7 +99,7 @@ class LayerContext:
     name: str
     inputs: tuple[Blob, ...]
     output: Blob
-    array: Callable[[str, str, int, int], Array]
+    array: Callable[[ArrayHandle], Array]
     input_deltas: tuple[Blob | None, ...] = ()
     output_delta: Blob | None = None
     accumulate: tuple[bool, ...] = ()
@@ -120,11 +120,11 @@ class LayerContext:
 
     def parameter(self, name: str) -> Array:
         """A parameter of this layer."""
-        return self.array("parameter", name, 0, 0)
+        return self.array(ArrayHandle(ArrayKind.PARAMETER, name))
 
     def gradient(self, name: str) -> Array:
         """The gradient of a parameter of this layer; of a frozen one work space, which nobody reads but the layer."""
-        return self.array("gradient", name, 0, 0)
+        return self.array(ArrayHandle(ArrayKind.GRADIENT, name))
 
     def trains(self, name: str) -> bool:
         """Return True if the gradient of a parameter is wanted."""
@@ -136,17 +136,17 @@ class LayerContext:
         The same name is the same memory in every call of this site; it lives from the first call that names it to the
         last, so what forward leaves there is there for backward.
         """
-        return self.array("memory", name, elements, per_sample)
+        return self.array(ArrayHandle(ArrayKind.MEMORY, name, elements, per_sample))
 
     def common(self, name: str, elements: int) -> Array:
         """The same, which all shards of a process have together."""
-        return self.array("common", name, elements, 0)
+        return self.array(ArrayHandle(ArrayKind.COMMON, name, elements))
 
     def shared(self, name: str) -> Array:
         """Memory that is filled from outside: ``samples`` (densely packed) and ``rows`` (which of them are the batch,
         int32), ``step`` (seed and step, uint32), ``augmentation`` (a row for each sample: blobnet/augment/).
         """
-        return self.array("shared", name, 0, 0)
+        return self.array(ArrayHandle(ArrayKind.SHARED, name))
 
     def copied_input(self, position: int, target: Blob) -> list[KernelCall]:
         """Brings an input to its place in the output: no call where it lies there."""

@@ -11,7 +11,7 @@ from blobnet import implementations
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.launch.elementwise import EpilogueOp, Norm
-from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, GlobalSize, KernelCall
 from blobnet.launch.task import Task
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer, LayerContext, ParameterSpec
@@ -115,9 +115,9 @@ class _Product(Layer):
             **dict(norm.numbers),
         )
 
-        def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
-            is_folded = kind == "parameter"
-            return fold.arrays[f"FOLDED_{name.upper()}"] if is_folded else site.array(kind, name, elements, per_sample)
+        def array(handle: ArrayHandle) -> Array:
+            is_folded = handle.kind is ArrayKind.PARAMETER
+            return fold.arrays[f"FOLDED_{handle.name.upper()}"] if is_folded else site.array(handle)
 
         return [fold, *self._calls(site, replace(operation, array=array, bias_mode=1, epilogue=rest))]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from blobnet.errors import KernelError
 from blobnet.launch.elementwise import EpilogueOp
-from blobnet.launch.kernel_call import Array
+from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind
 from blobnet.layers.base import LayerContext
 from blobnet.memory.blob import FLOAT32
 from blobnet.network.ends import Entry
@@ -62,22 +62,23 @@ def make_sites(
 
 def _memory(
     request: Request, vertex: Vertex, trained: frozenset[str], entry: Entry | None
-) -> Callable[[str, str, int, int], Array]:
+) -> Callable[[ArrayHandle], Array]:
     """Return a function that finds memory for a vertex, as LayerContext.array."""
     known: dict[str, Array] = {}
 
-    def array(kind: str, name: str, elements: int, per_sample: int) -> Array:
-        if kind in ("parameter", "gradient"):
+    def array(handle: ArrayHandle) -> Array:
+        kind, name, elements, per_sample = handle
+        if kind in (ArrayKind.PARAMETER, ArrayKind.GRADIENT):
             piece = request.parameters.slices[vertex.parameter(name)]
-            if kind == "parameter" or (name in trained and request.graph.places(vertex) == 1):
-                of = request.parameters.type if kind == "parameter" else FLOAT32
-                return Array(f"{kind}s", piece.elements, offset=piece.offset, persistent=True, type=of)
+            if kind is ArrayKind.PARAMETER or (name in trained and request.graph.places(vertex) == 1):
+                of = request.parameters.type if kind is ArrayKind.PARAMETER else FLOAT32
+                return Array(kind.value, piece.elements, offset=piece.offset, persistent=True, type=of)
             if name in trained:
                 return gradient_parts(request, vertex, name)
             name, elements = f"{name} gradient", piece.elements
-        if kind == "shared":
+        if kind is ArrayKind.SHARED:
             return Array(entry.buffer(name) if entry and name != "step" else name, 0, persistent=True)
-        asked = Array(f"{vertex.name}/{name}", elements, per_sample, persistent=kind == "common")
+        asked = Array(f"{vertex.name}/{name}", elements, per_sample, persistent=kind is ArrayKind.COMMON)
         found = known.setdefault(name, asked)
         if found != asked:
             rule = "memory of one name must have one size in all calls of a layer"

@@ -638,10 +638,10 @@ def test_shipped_models_on_symbols(name: str) -> None:
 @pytest.mark.parametrize(("elements", "per_sample"), [(20, 0), (10, 1), (0, 10)])
 def test_memory_of_one_name_has_one_size(elements: int, per_sample: int) -> None:
     plan = plan_of(sequential([layers.Input(2, 5, 4), layers.BatchNorm(name="norm")]))
-    array = plan.sites["norm"].array
-    assert array("memory", "mine", 10, 0) == array("memory", "mine", 10, 0)
+    memory = plan.sites["norm"].memory
+    assert memory("mine", 10) == memory("mine", 10)
     with pytest.raises(KernelError) as caught:
-        array("memory", "mine", elements, per_sample)
+        memory("mine", elements, per_sample)
     assert str(caught.value) == (
         "norm (BatchNorm): memory of one name must have one size in all calls of a layer. Received memory=mine, "
         f"first=10 elements and 0 a sample, then={elements} elements and {per_sample} a sample."

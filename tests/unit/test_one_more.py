@@ -28,6 +28,7 @@ from blobnet.errors import FileError
 from blobnet.examination.reference import losses as of_losses
 from blobnet.examination.reference import optimizers as of_optimizers
 from blobnet.files.checkpoint import TrainingState
+from blobnet.hardware import architectures, device_model
 from blobnet.metrics.naming import is_error, measured, named
 from blobnet.metrics.types import METRICS
 from blobnet.support.kinds import option_names, public_names, spelled
@@ -194,6 +195,22 @@ def test_documents_find_it(own: ModuleType) -> None:
     assert "| `Halving` | `halving` | The rate, halved after every epoch |" in rows
     assert "| `UpsideDown` | `upside-down` | Every other picture, upside down |" in rows
     assert "quick-step" in hooks.commands()
+
+
+def test_an_architecture_is_a_row_and_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = "ours      amd       16    99        128  48    16    2     32   24  128  yes  bf16            rdna\n"
+    monkeypatch.setattr(architectures, "_TABLE", architectures._TABLE + row)
+    monkeypatch.setattr(device_model, "NAMES", ((r"ourboard", "ours"), *architectures.NAMES))
+    architectures.architectures.cache_clear()
+    try:
+        model = device_model.model_of(
+            device_model.Answers("Ourboard 9", platform="AMD Accelerated Parallel Processing")
+        )
+    finally:
+        monkeypatch.undo()
+        architectures.architectures.cache_clear()
+    assert (model.architecture, model.lanes, model.registers, model.banks) == ("ours", 16, 99, 16)
+    assert (model.register_file, model.units_of_core, model.tensor_types) == (128 << 10, 2, ("bf16",))
 
 
 def test_help_names_what_is_public_before_it_is_imported() -> None:
