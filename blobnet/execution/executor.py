@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ import numpy.typing as npt
 from blobnet.device.child_builds import Trial
 from blobnet.device.device import Device
 from blobnet.device.memory import StagingRing
+from blobnet.device.programs import Programs
 from blobnet.device.queue import Queue
 from blobnet.errors import BuildError, FileError, OutOfMemoryError, PlanError, PromiseError, warn
 from blobnet.launch.kernel_call import CONSTANT, TABLES, Array, Batch, Blob, KernelCall, Tuning
@@ -30,6 +32,7 @@ from blobnet.planning import Plan, plan_cache
 from blobnet.planning.plan import plan_of
 from blobnet.planning.request import Request
 from blobnet.support.build_progress import progress_line
+from blobnet.support.lru import LRUCache
 
 #: Characters of an error that a warning repeats.
 MAX_CAUSE = 300
@@ -40,6 +43,10 @@ DENIALS_TOLD: set[tuple[str, BrokenVariant]] = set()
 _OTHER_PROGRAMS = 32
 #: Plans at most of which it is kept which programs they need.
 _PURPOSES = 1000
+
+#: The plans that were made last, by what they were made for, for each device's programs; and how many.
+_MADE: WeakKeyDictionary[Programs, LRUCache[str | None, Plan]] = WeakKeyDictionary()
+_KEPT_PLANS = 4
 
 #: What to do about a batch that is too large for a device.
 IN_PARTS = "fit(fit_memory=True), or --fit-memory, computes a batch in parts that fit."
@@ -183,10 +190,18 @@ def plan_for(
         OptionError, ShapeError, PlanError: as for make_plan; PlanError if the plan does not fit the device.
     """
     request = Request(graph, batch_size, tuning=tuning or device.tuning, **settings)
+    key, made = plan_cache.key_of(request), _MADE.setdefault(device.programs, LRUCache(_KEPT_PLANS))
+    plan = made.get(key)
+    if plan is not None:  # All that is asked for, equal layers among it, and so are the kernels, which were built.
+        check_fits(plan, device, reserved)
+        _keep_programs(device, plan)
+        return plan
     purpose = _purpose(request)
     with device.programs.preload(purpose) as sources:
         plan = _plan_for(device, request, reserved, device.programs.cache_file(f"{purpose}.plan"))
         sources.update(call.assemble() for _, call in plan.calls)
+    if key is not None:
+        made[key] = replace(plan, sites={})
     return plan
 
 
@@ -241,8 +256,7 @@ def _tell_denied(device: Device, plan: Plan) -> None:
 
 def _first_failure(device: Device, plan: Plan) -> tuple[list[KernelCall], BuildError] | None:
     """The first call of a plan that cannot be built, with the others of its program; None if all are built."""
-    programs = _programs(call for _, call in plan.calls)
-    device.programs.set_cache_limit(len(programs) + _OTHER_PROGRAMS)
+    programs = _keep_programs(device, plan)
     _build_ahead(device, programs)
     for text, calls in programs.items():
         for call in {(call.source.entry, call.local_size): call for call in calls}.values():
@@ -251,6 +265,13 @@ def _first_failure(device: Device, plan: Plan) -> tuple[list[KernelCall], BuildE
             except BuildError as error:
                 return [call, *calls], error
     return None
+
+
+def _keep_programs(device: Device, plan: Plan) -> dict[str, list[KernelCall]]:
+    """Make room for all programs of a plan, and return its calls by them."""
+    programs = _programs(call for _, call in plan.calls)
+    device.programs.set_cache_limit(len(programs) + _OTHER_PROGRAMS)
+    return programs
 
 
 def _programs(calls: Iterable[KernelCall]) -> dict[str, list[KernelCall]]:

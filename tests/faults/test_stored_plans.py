@@ -72,6 +72,25 @@ def test_the_next_process_plans_nothing(fresh: Device, planned: list[Any]) -> No
     assert found[0] == found[1]
 
 
+def test_the_same_training_is_planned_once_a_process(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one of an equal network neither reads a plan nor looks whether its kernels are built; the bits stay."""
+    read: list[Path] = []
+    load = plan_cache.load
+    monkeypatch.setattr(plan_cache, "load", lambda path, *rest: (read.append(path), load(path, *rest))[1])
+    found = []
+    for number in range(2):
+        model = network()
+        history = model.fit(X, Y, epochs=2, batch_size=3, device=fresh, verbose=False, validation=(X, Y))
+        answers = model.predict(X, device=fresh)
+        found.append((answers.tobytes(), history, {name: array.tobytes() for name, array in model.weights.items()}))
+        assert bool(read) == (number == 0)
+        read.clear()
+    assert found[0] == found[1]
+    for size in range(1, 12):
+        plan_for(fresh, network().graph, size)
+    assert len(executor._MADE[fresh.programs]) == executor._KEPT_PLANS
+
+
 def test_other_drivers_and_options_plan_anew(fresh: Device, planned: list[Any], tmp_path: Path) -> None:
     graph = network().graph
     plan_for(fresh, graph, 2)
