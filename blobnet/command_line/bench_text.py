@@ -1,4 +1,4 @@
-"""What the tables and the JSON of ``blobnet bench`` have in common."""
+"""The parts that tables and JSON of ``blobnet bench`` share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kernel_text(call: KernelCall) -> str:
 
 
 def tile_legend(results: Iterable[Result]) -> list[str]:
-    """What the numbers behind the names of kernels are."""
+    """Return the legend of the numbers after the names of kernels."""
     tiles = {item.main.kernel: " x ".join(tile(item.main)) for item in results if tile(item.main)}
     return [f"{kernel}: {names}" for kernel, names in sorted(tiles.items())]
 

@@ -139,7 +139,7 @@ def check_labels(model: Model, losses: Sequence[Loss], data: NamedDataset) -> No
 
 
 def evaluation_losses(model: Model, data: NamedDataset) -> tuple[Loss, ...]:
-    """What a model is measured with: the losses of its training, if there was one."""
+    """Return the losses that a model is measured with: those of its training, if there was one."""
     if model.loss is None:
         return losses_of(model, data)
     known = losses_for(model.graph, None, model.loss)
@@ -173,7 +173,7 @@ def check_input(model: Model, data: Dataset, options: argparse.Namespace) -> Non
 
 
 def was_trained_on(model: Model, data: Dataset | NamedDataset) -> bool:
-    """Whether a model normalises by the statistics of a training split, as it does by those that it was trained on."""
+    """Return True if a model normalises by the statistics of a training split, as after a training on it."""
     found = data.statistics()
     by_input = found if isinstance(found, Mapping) else {next(iter(model.graph.inputs)): found}
     pairs = [
@@ -194,7 +194,7 @@ def check_output(model: Model, data: Dataset) -> None:
 
 
 def evaluation_loss(model: Model, data: Dataset) -> Loss:
-    """What a model is measured with on a data set: the loss of its training, if there was one."""
+    """Return the loss that a model is measured with on a data set: that of its training, if there was one."""
     if model.loss is None and not data.classes:
         return MeanSquaredError()
     return losses_for(model.graph, None, model.loss)[0].ignoring(data.ignored_label)

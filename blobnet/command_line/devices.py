@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _lines(info: discovery.DeviceInfo, has_facts: bool) -> list[str]:
-    """What is printed of a device, behind its mark."""
+    """Return the lines about a device, after its mark."""
     tunings = Tunings(info.identity)
     tuned = len(tunings.winners)
     row = _FORM.format("", info.address, info.kind, info.compute_units, format_bytes(info.memory), info.name)

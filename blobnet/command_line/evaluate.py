@@ -148,7 +148,7 @@ def _evaluate_by_name(
 
 
 def _split(model: Model, data: Any) -> Any:
-    """What to measure on, which is said: the test split, else that of validation, what was held out, or all."""
+    """Return the samples to measure on, and say which: the test split, else validation, held out, or all."""
     without = "the data set has no test split"
     split, what = data.train, f"samples, all that there are: {without}, and the model may have been trained on them"
     state = model.training_state

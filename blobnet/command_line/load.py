@@ -1,4 +1,4 @@
-"""Whether others are at work on this machine: then times mean little."""
+"""The load of this machine: where others are at work, times mean little."""
 
 from __future__ import annotations
 

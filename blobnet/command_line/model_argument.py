@@ -129,7 +129,7 @@ class ModelSource:
         return model
 
     def _call(self, offered: Mapping[str, Any]) -> Model:
-        """What the function makes of those of the arguments that it takes."""
+        """Call the function with those of the arguments that it takes."""
         if self.path is None:
             known = inspect.signature(self.function).parameters
             model = self.function(**{name: value for name, value in offered.items() if name in known})
@@ -162,12 +162,12 @@ class ModelSource:
 
 
 def _is_dict(parameter: inspect.Parameter) -> bool:
-    """Whether an argument is nothing but that."""
+    """Return True if an argument is nothing but that."""
     return _says_dict(parameter) and not isinstance(parameter.default, tuple | list | int)
 
 
 def _says_dict(parameter: inspect.Parameter) -> bool:
-    """Whether an argument goes by the names of several arrays, by its default or its annotation."""
+    """Return True if an argument goes by the names of several arrays, by its default or its annotation."""
     is_annotated = re.search(r"\bdict\b|Mapping", str(parameter.annotation)) is not None
     return is_annotated or isinstance(parameter.default, Mapping)
 
@@ -191,14 +191,14 @@ def find_model(text: str) -> ModelSource:
 
 
 def is_model(text: str) -> bool:
-    """Whether this names a model, and no data set: a model file, a known name, or a function in a file."""
+    """Return True if this names a model, and no data set: a model file, a known name, or a function in a file."""
     if is_model_file(text):
         return not Path(text).is_file() or text.endswith(_ONNX) or checkpoint.says_model(text)
     return text in known_models() or ".py:" in text or text.endswith(".py")
 
 
 def is_model_file(text: str) -> bool:
-    """Whether MODEL is a model file, and no name of a model or function."""
+    """Return True if MODEL is a model file, and no name of a model or function."""
     return text.endswith((".h5", ".hdf5", _ONNX))
 
 

@@ -44,5 +44,5 @@ class Parser(argparse.ArgumentParser):
 
 
 def _initials(option: str) -> str:
-    """What people shorten an option to: ``lr`` for ``--learning-rate``."""
+    """Return the initials that people shorten an option to: ``lr`` for ``--learning-rate``."""
     return "".join(word[0] for word in option.strip("-").split("-"))

@@ -106,7 +106,7 @@ def _world(options: argparse.Namespace, training: bool) -> tuple[World, int]:
 
 
 def _devices_text(options: argparse.Namespace, shards: int, lanes: int, sums: Sums, kind: DeviceModel) -> Iterator[str]:
-    """What devices exchange in a step, and how long that takes."""
+    """Yield the text about what devices exchange in a step, and how long that takes."""
     count, size = options.devices, options.batch_size
     on_a_host = options.devices_per_host or count
     yield (

@@ -66,7 +66,7 @@ class _Head:
 
 @dataclass(frozen=True)
 class _Said:
-    """What a model says of a sample at one output: numbers, and probabilities where they are logits of classes."""
+    """The answer for a sample at one output: numbers, and probabilities where they are logits of classes."""
 
     head: _Head
     outputs: FloatArray
@@ -75,7 +75,7 @@ class _Said:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the model makes of a picture, at each of its outputs."""
+    """The answers for a picture, at each output of the model."""
 
     file: str
     said: tuple[_Said, ...]
@@ -195,7 +195,7 @@ class _Input:
     count: int = 1
 
     def name_of(self, number: int) -> str:
-        """What the answer for a sample of it is called."""
+        """Return the name of the answer for one of its samples."""
         return self.name if self.samples is None else f"{self.name}[{number}]"
 
     def mask_of(self, number: int) -> Path:
@@ -250,7 +250,7 @@ def _samples(path: Path, graph: Graph) -> tuple[Any, int]:
 def _outputs(
     model: Model, inputs: list[_Input], device: Device, precision: str, failures: list[BlobnetError]
 ) -> Iterator[_Batch]:
-    """What the model makes of the pictures that can be read, and of samples."""
+    """Yield the answers for the pictures that can be read, and for samples."""
     settings: dict[str, Any] = {"device": device, "precision": precision}
     for is_picture, group in itertools.groupby(inputs, lambda each: each.samples is None):
         if is_picture:
@@ -269,14 +269,14 @@ def _outputs(
 
 
 def _in_order(model: Model, found: Any) -> list[FloatArray]:
-    """What ``predict`` gave, for each output in their order."""
+    """Return what ``predict`` gave for each output, in their order."""
     return [found] if len(model.graph.exits) == 1 else [*found.values()]
 
 
 def _outputs_of_pictures(
     inputs: list[_Input], model: Model, settings: Mapping[str, Any], failures: list[BlobnetError]
 ) -> Iterator[_Batch]:
-    """What the model makes of the pictures that can be read, some at a time, each rank of its own."""
+    """Yield the answers for the pictures that can be read, some at a time, each rank for its own."""
     outputs = sum(vertex.shape.elements for vertex in model.graph.outputs.values())
     largest = max(model.graph.input.shape.elements, outputs)
     step = max(1, min(_CHUNK, _CHUNK_ELEMENTS // largest))
@@ -397,7 +397,7 @@ def _write_files(heads: Sequence[_Head], batches: Iterable[_Batch], options: arg
 
 
 def _row(said: _Said) -> dict[str, Any]:
-    """What was said at an output as plain data: the best class and the probabilities of all, or the outputs."""
+    """Return the answer at an output as plain data: the best class and the probabilities of all, or the outputs."""
     if said.scores is None:
         return {"outputs": [float(value) for value in said.outputs]}
     scores = {name: float(score) for name, score in zip(said.head.units, said.scores, strict=True)}

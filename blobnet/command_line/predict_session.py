@@ -127,7 +127,7 @@ def _files(names: Sequence[str], session: onnx.Session, failures: list[BlobnetEr
 
 
 def _arrays(path: Path, inputs: Mapping[str, Sequence[int | str]]) -> Any:
-    """What a file holds for a session: an array for each input, by name; or for the only one, a picture say."""
+    """Return the arrays of a file for a session: one for each input, by name; or for the only one, a picture say."""
     suffix = path.suffix.lower()
     if path.is_dir() or suffix in (*NPZ_SUFFIXES, *HDF5_SUFFIXES):
         read = npy_arrays if path.is_dir() else npz_arrays if suffix in NPZ_SUFFIXES else hdf5_arrays

@@ -151,6 +151,6 @@ def _plain_data(options: argparse.Namespace) -> Dataset:
 
 
 def _stem(what: str) -> str:
-    """What a picture of it may be called."""
+    """Return a name for a picture of it."""
     name = Path(what.rpartition(":")[2] or what) if ".py" in what else Path(what)
     return name.resolve().stem if name.name in ("", ".", "..") else name.stem

@@ -28,12 +28,12 @@ class FileSource:
 
     @property
     def text(self) -> str:
-        """What the user wrote."""
+        """The text that the user wrote."""
         return str(self.path)
 
     @property
     def name(self) -> str:
-        """What the file of a training is called."""
+        """The name of the file of a training."""
         return f"{self.path.stem}-tuned"
 
     @cached_property
@@ -111,7 +111,7 @@ def build(options: argparse.Namespace, source: ModelSource | FileSource, data: D
 def build_by_name(
     options: argparse.Namespace, source: ModelSource | FileSource, data: NamedData
 ) -> tuple[Model, list[str]]:
-    """As :func:`build`, for arrays that go by the names of the model's inputs and outputs.
+    """Build as :func:`build`, for arrays that go by the names of the model's inputs and outputs.
 
     Raises:
         OptionError: the options ask for another number of classes, or for a new last layer.
@@ -130,7 +130,7 @@ def build_by_name(
 
 
 def frozen_patterns(options: argparse.Namespace, model: Model) -> list[str] | None:
-    """What --freeze and --freeze-until ask for, as ``fit`` takes it; None if there is neither.
+    """Return the freezing that --freeze and --freeze-until ask for, as ``fit`` takes it; None if there is neither.
 
     Raises:
         OptionError: there is no such layer, nothing with weights up to it, or nothing would be left to train.

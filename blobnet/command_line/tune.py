@@ -92,7 +92,7 @@ def _row(job: Job, tunings: Tunings) -> str:
 
 
 def _unmeasured(task: Task, tunings: Tunings) -> str:
-    """What is chosen for a task without a winner, if not by the cost model."""
+    """Return the choice for a task without a winner, if the cost model does not make it."""
     for known, candidate in tunings.choices.near(task):
         return f"{candidate}, as " + ("it ships" if known == task else f"for batch {known.batch_size}")
     return "not tuned"

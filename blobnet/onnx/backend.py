@@ -43,7 +43,7 @@ class Backend(_Backend):
 
     @classmethod
     def is_compatible(cls, model: Any, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether there is such a device, and all operators of a model are known."""
+        """Return True if there is such a device, and all operators of a model are known."""
         try:
             Session(model, subject=_SUBJECT)
         except BlobnetError:
@@ -94,7 +94,7 @@ class Backend(_Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether OpenCL has a device of ONNX's kind, or name."""
+        """Return True if OpenCL has a device of ONNX's kind, or name."""
         try:
             choose(_name(device))
         except DeviceError:
@@ -109,7 +109,7 @@ def _prepared(model: Any, device: str) -> Prepared:
 
 
 def _name(device: str) -> str | None:
-    """What blobnet calls one of ONNX's devices: None where it would choose one of that kind anyway."""
+    """Return blobnet's name for one of ONNX's devices; None if it would choose one of that kind anyway."""
     kind = {"CPU": "cpu", "CUDA": "gpu"}.get(device.partition(":")[0])
     if kind is None:
         return device

@@ -27,13 +27,13 @@ MAX_DEPTH = 20
 
 
 class Runner(Protocol):
-    """Who runs the graphs of a node."""
+    """The protocol of what runs the graphs of a node."""
 
     subject: str
 
     @property
     def budget(self) -> Budget:
-        """What its loops may still run."""
+        """The rest that its loops may run."""
 
     def outputs(self, graph: Any, values: Mapping[str, Any]) -> list[Any]:
         """The outputs of a graph for values of its inputs."""
@@ -53,7 +53,7 @@ class Runner(Protocol):
 
 @dataclass
 class Budget:
-    """What is left of the nodes that loops may run, and of the bytes that they may give."""
+    """The rest of the nodes that loops may run, and of the bytes that they may give."""
 
     most: int
     bytes: int = MAX_BYTES
@@ -189,7 +189,7 @@ def _scan(body: Any, inputs: Sequence[Any], count: int, attributes: Mapping[str,
 
 
 def _joined(values: Sequence[Any], axis: int, end: Any, runner: Runner) -> Any:
-    """What trips gave; where there was none, nothing of the shape that the file says."""
+    """Return what trips gave, joined; without a trip an empty array of the shape that the file says."""
     if values:
         return runner.stacked(values, axis)
     sizes = [max(0, int(size.dim_value)) for size in end.type.tensor_type.shape.dim]

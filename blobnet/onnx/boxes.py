@@ -1,4 +1,4 @@
-"""What is left of overlapping boxes: ONNX's NonMaxSuppression, in NumPy."""
+"""The choice among overlapping boxes: ONNX's NonMaxSuppression, in NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What files say beside their operators: numbers of inputs, names of classes, where the units of pictures are, and the
+"""Conventions of files beside operators: numbers of inputs, names of classes, where the units of pictures are, and the
 origin: what a file says of itself and of its inputs and outputs, so that one that is written again can take its place.
 """
 
@@ -29,7 +29,7 @@ _KEPT_OF_GRAPH = ("doc_string", "input", "metadata_props", "name", "output")
 
 
 def head_of(proto: Any) -> Any:
-    """What an ``onnx.ModelProto`` says besides its nodes and values, as another one."""
+    """Return what an ``onnx.ModelProto`` says besides its nodes and values, as another one."""
     known, kept = {item.name for item in proto.graph.initializer}, package().ModelProto()
     for source, target, names in ((proto, kept, _KEPT), (proto.graph, kept.graph, _KEPT_OF_GRAPH)):
         for field, value in source.ListFields():  # Those that the file has.
@@ -49,7 +49,7 @@ def origin_of(
     outputs: Mapping[str, tuple[str, Tensor]],
     units_last: Collection[str],
 ) -> dict[str, Any]:
-    """What a file says besides its network, as plain data: ``Graph.origin``.
+    """Return what a file says besides its network, as plain data: ``Graph.origin``.
 
     ``{"model": ..., "inputs": ..., "outputs": ...}``: the head in protobuf's JSON, and for each of the model's inputs
     and outputs its ``name`` in the file, its ``shape``, in which None is the batch, and whether the file has
@@ -161,7 +161,7 @@ _OF_VALUES = frozenset(
 
 
 def has_units_last(axes: Sequence[int | str]) -> bool:
-    """Whether the axes of an input are those of gray or RGB pictures, (samples, height, width, units)."""
+    """Return True if the axes of an input are those of gray or RGB pictures, (samples, height, width, units)."""
     return len(axes) == 4 and axes[1] not in (1, 3) and axes[3] in (1, 3)
 
 
@@ -256,7 +256,7 @@ def _renamed(node: Any, names: Mapping[str, str]) -> set[str]:
 
 
 def _is_of_units(array: Array, units: int, kind: str) -> bool:
-    """Whether numbers beside pictures with units last are a single one, or one for each unit."""
+    """Return True if numbers beside pictures with units last are a single one, or one for each unit."""
     is_one = array.size == 1 and array.ndim <= 4
     return is_one or (
         array.shape in [(*(1,) * axes, units) for axes in range(4)] and not kind.endswith("uantizeLinear")

@@ -1,4 +1,4 @@
-"""What each layer is in ONNX: a function for each kind, which adds nodes and gives the name of their result.
+"""The form of each layer in ONNX: a function for each kind, which adds nodes and returns the name of their result.
 
 Operators are those of opset 20. Arrays are (N, units, ...) there as here, and weights have the same order.
 """
@@ -274,7 +274,7 @@ def _dropout(place: Place) -> str:
 
 @_form("StochasticDepth")
 def _stochastic_depth(place: Place) -> str:
-    """What a prediction makes of it; ONNX has no operator that leaves samples out."""
+    """Return its form in prediction; ONNX has no operator that leaves samples out."""
     return place.node("Identity", place.input)
 
 

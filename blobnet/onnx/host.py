@@ -1,4 +1,4 @@
-"""What of an ONNX graph the host computes, by the operators of ONNX's reference evaluator, in NumPy.
+"""The part of an ONNX graph that the host computes, by the operators of ONNX's reference evaluator, in NumPy.
 
 That is what does not depend on samples, once, as the file is read; and the tail of a network: the nodes that follow
 what the device gives, each time that it runs (blobnet/onnx/bodies.py).
@@ -146,7 +146,7 @@ class HostNode:
 
     @property
     def text(self) -> str:
-        """What plans call it."""
+        """Its name in plans."""
         name = self.proto.name or next((name for name in self.proto.output if name), "")
         return f"{name} ({self.proto.op_type})"
 
@@ -183,7 +183,7 @@ def evaluated(
 
 
 def _outputs(node: Any, version: int, known: Mapping[str, Array]) -> Any:
-    """What ONNX's evaluator says."""
+    """Return the outputs of ONNX's evaluator."""
     from onnx.numpy_helper import to_array
 
     if node.op_type == "ConstantOfShape":

@@ -100,7 +100,7 @@ def load(
 def _loaded(
     model: Any, subject: str, sizes: Sizes | Sequence[int] | None, samples: bool, units_first: bool = False
 ) -> Model:
-    """What :func:`load` gives, of a model that was read."""
+    """Return what :func:`load` gives, of a model that was read."""
     graph, head = model.graph, head_of(model)
 
     def array(name: str) -> Array | None:
@@ -668,7 +668,7 @@ class _Trips:
         return value
 
     def _built(self, kind: str, values: Sequence[Any], **attributes: Any) -> Any:
-        """What an operator makes of values."""
+        """Return the result of an operator on values."""
         names = [f"{place}" for place in range(len(values))]
         node = package().helper.make_node(kind, names, ["value"], self.node.name or self.node.output[0], **attributes)
         (found,) = self.reading._build(node, dict(zip(names, values, strict=True)))
@@ -716,7 +716,7 @@ def _refuse_sequences(subject: str) -> None:
 
 
 def reads(graph: Any) -> Counter[str]:
-    """How often each value is read: by nodes, also those of branches, and as an output."""
+    """Return how often each value is read: by nodes, also those of branches, and as an output."""
     found = Counter(item.name for item in graph.output)
     for node in graph.node:
         found.update(node.input)
@@ -726,7 +726,7 @@ def reads(graph: Any) -> Counter[str]:
 
 
 def _inner_reads(node: Any) -> list[str]:
-    """What the graphs within a node read, inside and out."""
+    """Return what the graphs within a node read, inside and out."""
     return list(dict.fromkeys(name for graph in inner_graphs(node) for name in reads(graph)))
 
 
@@ -741,7 +741,7 @@ def depended(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _subject_of(node: Any, subject: str) -> str:
-    """How errors name a node."""
+    """Return the name of a node in errors."""
     return f"{subject}, node {node.name or next(iter(node.output), '')} ({_kind(node)})"
 
 

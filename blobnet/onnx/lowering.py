@@ -24,7 +24,7 @@ _MAX_RUNS = 12
 
 @dataclass(frozen=True)
 class Map:
-    """Where an element lies in a node: expressions for its axes, and the bounds of the indexes in them."""
+    """The place of an element in a node: expressions for its axes, and the bounds of the indexes in them."""
 
     places: tuple[str, ...]
     bounds: tuple[str, ...]
@@ -34,7 +34,7 @@ class Map:
 
 
 def cell(axes: Sequence[int], sizes: Sequence[int], indexes: Sequence[str]) -> Map:
-    """Where the element at ``indexes`` of a tensor lies in a node of ``sizes`` that its axes are parts of."""
+    """Return the place of a tensor's element at ``indexes`` in a node of ``sizes`` that its axes are parts of."""
     parts = parts_of(axes, sizes)
     assert parts is not None
     places, bounds = [], []

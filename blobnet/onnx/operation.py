@@ -100,7 +100,7 @@ class Operation:
         return self.attributes.get(name, default)
 
     def given(self, place: int) -> bool:
-        """Whether there is such an input."""
+        """Return True if there is such an input."""
         return place < len(self.inputs) and self.inputs[place] is not None
 
     def value(self, place: int) -> Value:
@@ -162,7 +162,7 @@ class Operation:
         return Tensor(self.layer(layers.Constant(values), part="constant"), own.shape, axis, value.dtype)
 
     def array_of_sample(self, value: Array, axis: int, outer: int = 1) -> Array:
-        """What an array with an axis for the samples, and perhaps more, is for each of them; ``outer`` as in Tensor.
+        """Return the array of each sample, of one with an axis for samples and perhaps more; ``outer`` as in Tensor.
 
         Raises:
             SamplesMixedError: it is not the same for all.
@@ -240,7 +240,7 @@ class Operation:
         return replace(node, weights=arrays)
 
     def key_of(self, *arrays: Array) -> tuple[str, ...] | None:
-        """What inputs are that other nodes read too, or other trips of a loop: see ``key`` of :meth:`layer`."""
+        """Return the key of inputs that other nodes, or other trips, read too: see ``key`` of :meth:`layer`."""
         places = [next((place for place, value in enumerate(self.inputs) if value is array), -1) for array in arrays]
         names = [self.sources[place] if place >= 0 else None for place in places]
         is_shared = any(not self.alone[place] for place in places)

@@ -113,7 +113,7 @@ def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) 
 
 
 def _has_shape(item: Any) -> bool:
-    """Whether a file says of an input or output how many axes it has, or that it is no tensor."""
+    """Return True if a file says of an input or output how many axes it has, or that it is no tensor."""
     return item.type.WhichOneof("value") not in (None, "tensor_type") or item.type.tensor_type.HasField("shape")
 
 
@@ -197,7 +197,7 @@ def _parsed(path: Path, subject: str) -> Any:
 
 
 def check(model: Any, subject: str) -> None:
-    """What ONNX's checker must not be asked, or does not ask.
+    """Check what ONNX's checker must not be asked, or does not ask.
 
     Raises:
         FileError: the model has none of the operator sets that can be read, names that are no text, functions that

@@ -99,7 +99,7 @@ class _End:
 
     @classmethod
     def of(cls, origin: Mapping[str, Any], own: str, vertex: Vertex, items: Any, taken: Collection[str] = ()) -> _End:
-        """That which a model calls ``own``; its description is written to ``items``, under a name that is not taken.
+        """Return the end that a model calls ``own``; write its description to ``items``, under a free name.
 
         ``origin`` is what the file that the model was read from says of such ends.
         """
@@ -124,7 +124,7 @@ class _End:
 
     @property
     def is_inner(self) -> bool:
-        """Whether the file has it as the model has."""
+        """True if the file has it as the model has."""
         return self.type == package().TensorProto.FLOAT and self.shape == self.inner and not self.is_turned
 
 

@@ -43,7 +43,7 @@ MAX_NETWORKS = 8
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """What a file is for inputs of some sizes.
+    """The network of a file for inputs of some sizes.
 
     Attributes:
         model: what the device computes; None where that is nothing. Its outputs are what the tail reads, and those of
@@ -70,7 +70,7 @@ class Network:
         return cls(model, tuple(node.text for node in imported.tail), imported, tuple(names))
 
     def _fits(self, arrays: Mapping[str, Array]) -> bool:
-        """Whether it is that for these inputs: their sizes, and the values that had to be known."""
+        """Return True if it is that for these inputs: their sizes, and the values that had to be known."""
         shapes, known = self._imported.shapes, self._imported.known
         return all(
             shapes[name] == array.shape
@@ -186,7 +186,7 @@ class Session:
         return self._run({name: arrays[name] for name in self._inputs})
 
     def network(self, sizes: Sizes | Sequence[int] | None = None) -> Network:
-        """What the file is for inputs of these sizes, and any number of samples: to be looked at, planned or trained.
+        """Return the network for inputs of these sizes and any number of samples: to be looked at, planned or trained.
 
         ``sizes`` are as for ``bn.onnx.load``.
 
@@ -279,5 +279,5 @@ def _first(build: Callable[..., Import]) -> Import:
 
 
 def _enters(array: Array) -> bool:
-    """Whether an input can enter a network: some finite numbers."""
+    """Return True if an input can enter a network: some finite numbers."""
     return array.dtype.name in SAMPLE_TYPES and array.size > 0 and bool(np.isfinite(array).all())

@@ -167,7 +167,7 @@ class _Nodes:
         return total
 
     def _part(self, read: Read) -> str:
-        """What is read of a tensor, with an axis for each index."""
+        """Return the part of a tensor that is read, with an axis for each index."""
         place, box = self.place, self.statement.box
         value = self._shaped(self.values[read.tensor.name], self.shapes[read.tensor.name], read.tensor.shape)
         parts, before, after = {}, [0] * len(read.map), [0] * len(read.map)
@@ -264,12 +264,12 @@ def _digits(form: Affine, size: int, box: Mapping[str, range]) -> list[tuple[Aff
 
 
 def _factor(form: Affine) -> tuple[int, ...]:
-    """How far a form moves with its index, if it has one."""
+    """Return how far a form moves with its index, if it has one."""
     return tuple(factor for _, factor in form.terms)
 
 
 def _factors(expression: Expression) -> list[Read]:
-    """What a product of things that are read is of; nothing where it is something else."""
+    """Return the factors of a product of reads; nothing if it is something else."""
     if isinstance(expression, Read):
         return [expression]
     if not isinstance(expression, Apply) or expression.function != "multiply":

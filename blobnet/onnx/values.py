@@ -1,4 +1,4 @@
-"""What the values of an ONNX graph are here: arrays, which are known, and tensors, which a network computes.
+"""The values of an ONNX graph: arrays, which are known, and tensors, which a network computes.
 
 One rule says where the samples are. Either axis 0 of all inputs and outputs are the samples of a batch, and each tensor
 knows on which of its axes they are, alone or among other things (a reshape may give 2 samples of 5 rows an axis of
@@ -60,7 +60,7 @@ class Tensor:
 
     @property
     def is_plain(self) -> bool:
-        """Whether axis 0 has the samples and nothing else."""
+        """True if axis 0 has the samples and nothing else."""
         return self.at == 0 and self.axes[0] == 1
 
 
@@ -97,7 +97,7 @@ def node_sizes(axes: Sequence[int], at: int | None = None) -> tuple[int, ...]:
 
 
 def parts_of(axes: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
-    """Which of the axes lie in each of a node's sizes; None where an axis lies in several."""
+    """Return the axes that lie in each of a node's sizes; None if an axis lies in several."""
     parts: list[list[int]] = []
     axis = 0
     for size in sizes:

@@ -74,7 +74,7 @@ def _over_samples(op: Operation, tensor: Tensor, epsilon: float, momentum: float
 
 @operator("MeanVarianceNormalization")
 def _mean_variance_normalization(op: Operation) -> Tensor:
-    """What ONNX writes out with E[x^2] - E[x]^2, which is noise where means are large, from the deviations."""
+    """Compute from the deviations what ONNX writes out with E[x^2] - E[x]^2, which is noise where means are large."""
     tensor = op.tensor(0)
     axes = sorted({op.axis(int(axis), tensor) for axis in op.get("axes", (0, 2, 3))})
     centred = elementwise(op, "{0} - {1}", tensor, reduced(op, tensor, axes, "{0} / COUNT"))

@@ -108,7 +108,7 @@ class _Factor:
         return self.axes[:-2]
 
     def place(self, axis: int, depth: int, outer: int) -> int | None:
-        """Which axis of a result with stacks of ``depth`` axes one of this factor is; None for that of the sum."""
+        """Return a result's axis, of stacks of ``depth`` axes, for one of this factor; None for that of the sum."""
         if axis == self.inner:
             return None
         return outer if axis == self.outer else depth - len(self.stack) + axis

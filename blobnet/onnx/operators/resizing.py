@@ -119,7 +119,7 @@ def _repeated(op: Operation, tensor: Tensor, matrices: dict[int, Array]) -> Tens
 
 
 def _matrix(op: Operation, size: int, target: int, factor: float | None, region: Any, options: Any) -> Array:
-    """What Resize makes of a vector of ``size``: a matrix (target, size), in float32 as onnxruntime has it.
+    """Return the matrix (target, size) by which Resize changes a vector of ``size``, in float32 as onnxruntime.
 
     Rows that read beyond a region's tensor are 0.
     """
@@ -150,7 +150,7 @@ def _matrix(op: Operation, size: int, target: int, factor: float | None, region:
 
 
 def _places(op: Operation, size: int, target: int, scale: Any, region: Any, mode: str) -> Any:
-    """Where each new element lies among the old ones, as the mode of coordinates says."""
+    """Return the place of each new element among the old ones, by the mode of coordinates."""
     half, x, last = np.float32(0.5), np.arange(target, dtype=np.float32), np.float32(size - 1)
     if mode == "align_corners":
         return x * last / np.float32(target - 1) if target > 1 else x

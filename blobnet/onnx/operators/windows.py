@@ -196,7 +196,7 @@ def _pooled(op: Operation, windows: Sequence[_Window], term: str, aggregation: s
 
 
 def _lengths(item: _Window, padded: bool) -> Array:
-    """How many cells each window has: of data, or of data and padding."""
+    """Return the number of cells of each window: of data, or of data and padding."""
     axis = item.axis
     cells = np.arange(item.count)[:, None] * axis.stride + np.arange(axis.kernel) * axis.dilation - axis.padding[0]
     first, end = (-axis.padding[0], item.size + axis.padding[1]) if padded else (0, item.size)
@@ -205,7 +205,7 @@ def _lengths(item: _Window, padded: bool) -> Array:
 
 
 def _is_plain(windows: Sequence[_Window]) -> bool:
-    """Whether the layers for pooling have such windows."""
+    """Return True if the layers for pooling have such windows."""
     return all(
         item.axis.dilation == 1 and max(item.axis.padding[0], item.axis.padding[1] + item.beyond) < item.axis.kernel
         for item in windows
