@@ -123,7 +123,7 @@ class _CtrlC:
             os.write(2, b"\nthe step is finished and saved first; once more ends at once\n")
 
     def agree(self, world: World) -> type[KeyboardInterrupt] | None:
-        """Return the request of any rank, which is then that of all; all must call it.
+        """What any rank was asked, which all are then; all must call it.
 
         NOTE: what comes while this rank waits for the others is that of the next time.
         """
@@ -134,7 +134,7 @@ class _CtrlC:
 
     @contextlib.contextmanager
     def deferred(self, world: World) -> Iterator[None]:
-        """Raise at the end, on all ranks, what came inside or was lost before."""
+        """What comes inside, or was lost before, is raised at the end, on all ranks."""
         self._waits = True
         try:
             yield
@@ -393,7 +393,7 @@ def _fit(
 
 
 def _class_weights(options: argparse.Namespace, model: Model, loss: AnyLoss) -> ClassWeights | None:
-    """Return class weights as ``fit`` takes them: for several outputs those of all that have classes."""
+    """As ``fit`` takes them: for several outputs those of all that have classes."""
     if not isinstance(loss, Mapping) or options.class_weights is None:
         given: ClassWeights | None = options.class_weights
         return given
@@ -415,7 +415,7 @@ def _augmentation(options: argparse.Namespace) -> tuple[str | None, tuple[Augmen
 def _augment_of(
     options: argparse.Namespace, model: Model, name: str | None, changes: tuple[Augmentation, ...] | None
 ) -> Any:
-    """Return the augmentation as ``fit`` takes it: of several inputs by the input's name."""
+    """As ``fit`` takes it: of several inputs by the input's name."""
     names = list(model.graph.inputs)
     if changes is None or (name is None and len(names) == 1):
         return changes
@@ -509,7 +509,7 @@ def _check_same(saved: Model, model: Model, file: _OutputFile) -> None:
 
 
 def _difference(saved: Model, model: Model) -> dict[str, str]:
-    """Describe how the first layer that differs was saved, and how it is now; empty if none does."""
+    """How the first layer that differs was saved, and how it is now; empty if none does."""
     descriptions = [json.loads(json.dumps(each.graph.description())) for each in (saved, model)]
     layers = [each["layers"] if isinstance(each, dict) else each for each in descriptions]
     for pair in itertools.zip_longest(*layers):
@@ -531,7 +531,7 @@ def _layer(layer: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> 
 
 
 def _planned_epochs(saved: Model | None) -> int:
-    """Return the number of epochs where nobody says it: with --resume that of the interrupted training."""
+    """How many epochs there are to be where nobody says it: with --resume those of the interrupted training."""
     state = saved.training_state if saved else None
     planned: Any = state.settings.get("epochs") if state else None
     return int(planned) if is_int(planned, 1) else DEFAULT_EPOCHS
@@ -636,13 +636,13 @@ def _note_odd_labels(data: Dataset, loss: str | None) -> None:
 
 
 def _are_whole(labels: Any) -> bool:
-    """Return True if targets, one for each sample, in memory, could be numbers of classes."""
+    """Whether targets, one for each sample, in memory, could be numbers of classes."""
     is_column = isinstance(labels, np.ndarray) and labels.ndim == 1
     return is_column and bool((labels >= 0).all() and (labels == np.rint(labels)).all())
 
 
 def _counts(split: Split, classes: int) -> npt.NDArray[np.int64]:
-    """Return the number of labels of each class, without those that take no part."""
+    """How many labels there are of each class, without those that take no part."""
     counts = np.zeros(classes, np.int64)
     for _, labels in chunks(split.y):
         counts += np.bincount(labels.reshape(-1).astype(np.int64), minlength=classes)[:classes]
