@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,8 +18,6 @@ import numpy.typing as npt
 
 from blobnet import optimizers
 from blobnet.augment import Augmentation
-from blobnet.augment.epoch_rows import check_mixed, from_descriptions
-from blobnet.augment.words import augmentations_of
 from blobnet.callbacks import Callback
 from blobnet.callbacks.base import check_callbacks
 from blobnet.data.labels import labels_for, prepare_labels
@@ -30,12 +27,13 @@ from blobnet.data.values import all_finite, as_float32
 from blobnet.datasets.source import Limited, Source, runs
 from blobnet.device.device import Device
 from blobnet.device.discovery import check_process
-from blobnet.errors import OptionError, ShapeError, near_matches, warn
+from blobnet.errors import DeviceError, OptionError, ShapeError, near_matches, warn
 from blobnet.execution.inference import (
     Evaluator,
     Evaluators,
     LabelledData,
     Outputs,
+    Use,
     named_metrics,
     sample_shapes,
 )
@@ -51,30 +49,31 @@ from blobnet.memory.blob import FloatArray, Shape
 from blobnet.metrics import Report
 from blobnet.metrics.types import Metric
 from blobnet.network import graph
-from blobnet.network.ends import Head, by_name, heads_of, in_order, losses_description
+from blobnet.network.ends import by_name, heads_of, in_order, losses_description
 from blobnet.network.parameters import parameter_table
-from blobnet.network.patterns import frozen_parameters, recorded_frozen
+from blobnet.network.patterns import frozen_parameters
 from blobnet.network.summary import Summary, summarize
 from blobnet.optimizers import Optimizer
-from blobnet.parallel.world import World, check_alike, check_room, check_same, check_world, device_of_rank, watched
+from blobnet.parallel.world import World, check_world, device_of_rank, watched
 from blobnet.planning import Plan, make_plan
 from blobnet.support.build_progress import announced
-from blobnet.support.checks import check_count, check_number, is_int
+from blobnet.support.checks import check_count
 from blobnet.support.foreign import explain_method, explained
 from blobnet.training.advice import note_losses, note_order, note_scale
-from blobnet.training.arguments import loss_of, loss_weights_for, losses_for, optimizer_of, parted
-from blobnet.training.resuming import check_resumed
-from blobnet.training.shard_sum import FAST, ORDERED
+from blobnet.training.arguments import held_out_of, loss_of, loss_weights_for, losses_for
+from blobnet.training.epoch import TrainingData
+from blobnet.training.kept import KeptArrays
+from blobnet.training.ranks import check_ranks
+from blobnet.training.resuming import check_resumed, interrupted_training
+from blobnet.training.settings import KEYWORDS, Interrupted, TrainingSettings, check_seed
+from blobnet.training.step_plan import StepContext
 from blobnet.training.trainer import Progress, Trainer
 from blobnet.training.training_step import TrainingStep, not_finite, step_that_fits
-from blobnet.version import __version__
 
 #: A loss or its name; for several outputs one for each, by name or in a list.
 AnyLoss: TypeAlias = "Loss | str | Mapping[str, Loss | str] | Sequence[Loss | str] | None"
 #: Metrics or their names; for several outputs by the outputs' names.
 AnyMetrics: TypeAlias = "Metric | str | Sequence[Metric | str] | Mapping[str, Any]"
-#: Samples and labels that ranks compare.
-_COMPARED = 64
 #: Batches that predict_batches predicts at a time.
 _PREDICTED_AHEAD = 8
 
@@ -138,6 +137,7 @@ class Model:
         #: What does to nodes what the input layers do to samples, by name: the same layers whenever it is called.
         self._standardized: dict[str, Layer] = {}
         self._weights: Mapping[str, FloatArray] = {}
+        self._state: TrainingState | None = None
         self.initialize(seed)
         if carried:
             self._replace(carried)
@@ -160,7 +160,18 @@ class Model:
         if kept:
             self.set_weights(kept)
         self.history: dict[str, list[float]] = {}
-        self.training_state: TrainingState | None = None
+        self.training_state = None
+
+    @property
+    def training_state(self) -> TrainingState | None:
+        """What resuming needs besides the weights; None where there was no training, or none that can be resumed."""
+        if self._state is not None and isinstance(self._state.optimizer_state, KeptArrays):
+            self._state = replace(self._state, optimizer_state=self._state.optimizer_state.read())
+        return self._state
+
+    @training_state.setter
+    def training_state(self, state: TrainingState | None) -> None:
+        self._state = state
 
     @property
     def weights(self) -> dict[str, FloatArray]:
@@ -476,8 +487,8 @@ class Model:
         x: Any,
         y: Any = None,
         *,
-        epochs: int = 1,
-        batch_size: int = 128,
+        epochs: int | None = None,
+        batch_size: int | None = None,
         optimizer: Optimizer | str | None = None,
         loss: AnyLoss = None,
         loss_weights: Mapping[str, float] | Sequence[float] | float | None = None,
@@ -488,17 +499,17 @@ class Model:
         class_weights: ClassWeights | None = None,
         sample_weights: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None,
         steps_per_epoch: int | None = None,
-        accumulate: int = 1,
+        accumulate: int | None = None,
         shards: int | None = None,
-        reduction: str = ORDERED,
-        sync_batch_norm: bool = False,
+        reduction: str | None = None,
+        sync_batch_norm: bool | None = None,
         average: float | None = None,
         augment: Sequence[Augmentation] | Augmentation | str | Mapping[str, Any] | None = None,
-        fit_memory: bool = False,
-        seed: int = 0,
+        fit_memory: bool | None = None,
+        seed: int | None = None,
         resume: bool = False,
         device: Device | str | None = None,
-        precision: str = "fp32",
+        precision: str | None = None,
         debug: bool | None = None,
         verify: bool = False,
         verbose: bool = True,
@@ -508,6 +519,9 @@ class Model:
         Every call is a training of its own: order and dropout follow from the seed, the optimizer starts anew, and the
         history begins again; ``resume`` goes on with the last one. What a training that ends early (Ctrl-C, an error)
         leaves is the model after its last full epoch.
+
+        A setting that is not given, or None, is the default that stands here; with ``resume`` it is what the
+        interrupted training had.
 
         What is frozen stays as it is, and costs what it costs in prediction: no gradients, no optimizer state, and no
         deltas below the lowest layer that is trained. A batch norm whose scale and shift are frozen runs on its stored
@@ -525,13 +539,13 @@ class Model:
                 their order, and each batch of an iterable is such a pair.
             y: class numbers (N,) or targets of the output's shape, whatever the loss takes; those of a mapped file or
                 of an h5py data set, of more than 64 MB, are read and checked batch by batch.
-            epochs: passes over the data; with ``resume``, counted from the beginning of the interrupted training. There
-                may be more, or fewer, than were planned then: a schedule that depends on them is spread over those of
-                now.
-            batch_size: samples a step; the last step of an epoch may have fewer.
-            optimizer: or its name, "adam"; Adam(1e-3) if None, or with ``resume`` that of the interrupted training.
-            loss: or its name, "mse"; CrossEntropy() if None, or with ``resume`` that of the interrupted training. For
-                several outputs one for each, by its name or in a list.
+            epochs: passes over the data, 1 by default; with ``resume``, counted from the beginning of the interrupted
+                training. There may be more, or fewer, than were planned then: a schedule that depends on them is spread
+                over those of now. Where none does, no file says them: give them then.
+            batch_size: samples a step, 128 by default; the last step of an epoch may have fewer.
+            optimizer: or its name, "adam"; by default Adam(1e-3).
+            loss: or its name, "mse"; by default CrossEntropy(). For several outputs one for each, by its name or in a
+                list.
             loss_weights: what the losses of several outputs are multiplied by in their sum, which is minimised; 1 for
                 those that are not named.
             validation: (x, y) to measure after each epoch, or an ``x`` that brings its labels along; or a fraction of
@@ -539,38 +553,38 @@ class Model:
             metrics: what else to measure on the validation data: as for :meth:`evaluate`.
             callbacks: one or several of blobnet.callbacks, or of your own.
             freeze: names of layers or parameters that are not trained, or patterns of them ("stage1*", "*/bias"); see
-                also :meth:`layers_until`. None is nothing, or with ``resume`` what the interrupted training froze.
+                also :meth:`layers_until`. By default nothing.
             class_weights: what the losses of each class are multiplied by: a number for each; a mapping from some
                 classes' numbers or names; or "balanced", which makes all classes weigh the same. Validation, like
                 evaluate, goes without weights. For several outputs by the output's name.
             sample_weights: what the loss of each sample is multiplied by. A batch's loss is divided by its weight. For
                 several outputs those of all, or by the output's name.
             steps_per_epoch: batches of an epoch, of an iterable that may never end: each epoch goes on where the last
-                one stopped. None are all that it gives.
-            accumulate: batches of a step, whose gradients are added up: a step is then that of one batch so many times
-                as large, but for batch norms, which normalise each batch by itself.
+                one stopped. By default all that it gives.
+            accumulate: batches of a step, 1 by default, whose gradients are added up: a step is then that of one batch
+                so many times as large, but for batch norms, which normalise each batch by itself.
             shards: parts of a batch, a power of two, that are computed alone and added in a fixed order, so that any
                 number of ranks up to theirs gives the same bits (docs/many_devices.md); batch norms normalise each by
-                itself. None is 1, under mpiexec 8, or with ``resume`` what the interrupted training had.
+                itself. By default 1, under mpiexec 8.
             sync_batch_norm: have batch norms normalise a batch over all its shards; a device then needs memory for all
                 of its shards at once.
-            reduction: how ranks add gradients: "ordered", so that any number of them gives the same bits, or "fast", in
-                an order that MPI chooses.
+            reduction: how ranks add gradients: "ordered", by default, so that any number of them gives the same bits,
+                or "fast", in an order that MPI chooses.
             average: how much of an exponential moving average of the weights a step keeps, 0.999 say; the model, its
-                files and validation then have the average. None: there is none.
+                files and validation then have the average. By default there is none.
             augment: how samples change at random, anew in every epoch: a list of :mod:`blobnet.augment`, applied in
-                that order, or a string, "crop=2, flip". Labels, targets and ``validation`` stay as they are. None is
-                nothing, or with ``resume`` what the interrupted training did. Of several inputs those of one,
-                {its name: how}.
+                that order, or a string, "crop=2, flip". Labels, targets and ``validation`` stay as they are. By default
+                they do not change. Of several inputs those of one, {its name: how}.
             fit_memory: where the device has too little memory for a batch, compute it in parts, whose gradients are
                 added up, with a warning: the same steps but for rounding, for batch norms (which normalise each part by
                 itself), and for samples that are mixed (with others of their part). Not of an iterable.
-            seed: of the samples' order, of augmentation and of dropout.
-            resume: go on with the last training, or with that of the file that the model was loaded from. All but
-                ``epochs`` and the optimizer's learning rate must be as it was.
+            seed: of the samples' order, of augmentation and of dropout; 0 by default.
+            resume: go on with the last training, or with that of the file that the model was loaded from. What is given
+                must be as it was, but for ``epochs``, the optimizer's learning rate, ``steps_per_epoch``, and how it is
+                computed (``precision``, ``reduction``, ``fit_memory``).
             device: a device or its name; the best one if None.
-            precision: of the factors of convolutions: fp32, or tf32 (10 bits of fraction, about 1e-3 of a value; sums
-                stay fp32) for the tensor cores of NVIDIA GPUs.
+            precision: of the factors of convolutions: fp32, by default, or tf32 (10 bits of fraction, about 1e-3 of a
+                value; sums stay fp32) for the tensor cores of NVIDIA GPUs.
             debug: check every launch's writes; $BLOBNET_CHECK if None.
             verify: before the first step, check each way to compute a convolution or a dense layer that was never
                 checked on this device, driver and source, as ``blobnet doctor`` does (seconds, once); what fails is
@@ -589,136 +603,59 @@ class Model:
             OutOfMemoryError: others have taken the memory that it needs.
             TrainingError: the loss or the weights are not finite.
         """
+        given = {name: value for name, value in locals().items() if name in KEYWORDS and value is not None}
         world = World.current()
         self._check_idle("fit")
         with world.together("fit"):
-            epochs = check_count("fit", "epochs", epochs)
-            batch_size = check_count("fit", "batch_size", batch_size)
-            accumulate = check_count("fit", "accumulate", accumulate)
-            if average is not None:
-                check_number("fit", "average", average, least=0, below=1)
-            if reduction not in (ORDERED, FAST):
-                raise OptionError("reduction", f"it must be {ORDERED} or {FAST}", received=reduction)
-            seed = _check_seed("fit", seed)
             callbacks = check_callbacks(callbacks)
-            optimizer = optimizer_of(optimizer)
-            losses = None if loss is None else losses_for(self.graph, loss)
-            weights = None if loss_weights is None else loss_weights_for(self.graph, loss_weights)
-            state = self.training_state if resume else None
-            if resume:
-                if state is None:
-                    hint = "load a file that the Checkpoint callback, or blobnet train, wrote."
-                    raise OptionError("fit", "resume needs a model loaded from a checkpoint", resume=resume, hint=hint)
-                known = None if self.loss is None else losses_for(self.graph, self.loss)
-                if losses is not None and known is not None:
-                    check_resumed({"loss": self._by_output(known)}, {"loss": self._by_output(losses)})
-                losses = known or losses
-                optimizer = optimizer or Optimizer.from_description(state.optimizer, "resume")
-                weights = weights or loss_weights_for(self.graph, state.settings.get("loss_weights"))
-            if shards is None:
-                shards = state.settings.get("shards", 1) if state else world.shards
-            check_world(world, shards, batch_size)
-            losses = losses or losses_for(self.graph, None)
-            weights = weights or loss_weights_for(self.graph, None)
+            interrupted = interrupted_training(self.training_state, self.loss) if resume else None
+            if interrupted is None:
+                given.setdefault("shards", world.shards)
+            settings = TrainingSettings.of(self.graph, given, interrupted)
+            check_world(world, settings.shards, settings.batch_size)
             x, y = with_labels(self.graph, x, y)
-            if steps_per_epoch is not None:
-                x = self._limited(x, y, steps_per_epoch, state)
-            x, y, sample_weights, validation = parted(self.graph, x, y, sample_weights, validation, seed)
-            data = LabelledData(self.graph, losses, x, y)
-            held_out = (
-                None if validation is None else LabelledData(self.graph, losses, *validation, subject="validation")
-            )
-            asked = named_metrics(data.heads, metrics)
+            if "steps_per_epoch" in given or (y is None and comes_in_batches(self.graph, x)):
+                x = self._limited(x, y, settings.steps_per_epoch, interrupted)
+            data = LabelledData(self.graph, settings.loss, x, y)
+            of_samples = weights_for_outputs(list(self.graph.outputs), sample_weights, data.count)
+            data, held_out, rows = held_out_of(data, validation, settings.seed)
+            of_samples = of_samples and [None if own is None else own[rows] for own in of_samples]
+            given_data = TrainingData(data, of_samples, held_out, named_metrics(data.heads, metrics))
             note_losses(data.heads, self.graph)
             note_order(self.graph)
             self._note_scale(data.sources, training=True)
             check_process()  # Else their lock may never open.
             self._evaluators.clear()  # They would only hold memory that training needs.
-            if freeze is not None or state is None:
-                frozen = frozen_parameters(self.graph, freeze or ())
-            else:
-                frozen = recorded_frozen(self.graph, state.settings.get("frozen", []))
-            augmented: str | None
-            if augment is not None or state is None:
-                augmented, changes = self._augmented(augment)
-            else:
-                augmented = state.settings.get("augmented")
-                changes = from_descriptions(state.settings.get("augment", []), "resume")
-            of_classes = self._class_weights(class_weights, data)
-            if fit_memory and data.count is None:
-                rule = "batches of a stream are computed as they come"
-                raise OptionError("fit_memory", rule, hint="give smaller ones, and accumulate.")
-            adds = {"accumulate": accumulate > 1, "shards": shards > 1, "fit_memory": fit_memory}
-            for subject in [name for name, is_so in adds.items() if is_so][:1]:
-                _check_accumulate(data.heads, of_classes, changes, subject)
-            chosen = self.device_for(device).at(precision)
+            settings = replace(settings, class_weights=self._class_weights(settings.class_weights, data))
+            _check_sums(settings, data)
+            changes = check_resumed(interrupted, settings, self.graph, data.count) if interrupted else {}
+            chosen = self.device_for(device).at(settings.precision)
         world.connect(chosen)
         with world.together():
-            make_step = partial(
-                TrainingStep,
-                chosen,
-                self.graph,
-                self._weights,
-                losses,
-                optimizer or optimizers.Adam(),
-                seed=seed,
-                loss_weights=weights,
-                sample_type=data.reader.sample_types,
-                frozen=frozen,
-                class_weights=of_classes,
-                shards=shards,
-                world=world,
-                reduction=reduction,
-                in_step=sync_batch_norm,
-                average=average,
-                augment=changes,
-                augmented=augmented,
-                debug=debug,
-            )
-            size, in_parts = batch_size // shards, fit_memory
-            fitting_step = partial(step_that_fits, chosen, make_step, size, accumulate > 1, in_parts=in_parts)
+            context = StepContext(sample_type=data.reader.sample_types, world=world, debug=debug)
+            fitting_step = partial(step_that_fits, chosen, self.graph, self._weights, settings, context)
             step = fitting_step()
             if verify:
                 from blobnet.examination.verification import verify_plan  # Few ask, and all would wait for its import.
 
                 while verify_plan(step.device, step.plan):
                     step = fitting_step()
-        parts = size // step.batch_size
         if world.size > 1:
-            self._check_same(
-                world,
-                step,
-                data,
-                held_out,
-                sample_weights=sample_weights,
-                epochs=epochs,
-                accumulate=accumulate,
-                memory_parts=parts,
-                precision=precision,
-                reduction=reduction,
-                sync_batch_norm=sync_batch_norm,
-                metrics=[sorted(own) for own in asked],
-                resumed_from=None
-                if state is None
-                else (state.epoch, state.step, _digest(repr(state.settings).encode())),
-            )
-        trainer = Trainer(step, accumulate, parts)
-        if state is not None:
-            trainer.restore(state)
+            check_ranks(step, self._weights, given_data, interrupted)
+        trainer = Trainer(step)
+        if interrupted is not None:
+            trainer.restore(interrupted.state, changes)
+        history = {name: list(values) for name, values in self.history.items()} if resume else {}
+        progress = Progress(trainer, settings.epochs, history, class_names=self.class_names)
         with self._training(), contextlib.ExitStack() as releases:
             for callback in callbacks:
                 releases.callback(callback.release)
             try:
                 trainer.fit(
-                    data,
-                    epochs,
-                    sample_weights=weights_for_outputs(list(self.graph.outputs), sample_weights, data.count),
-                    validation=held_out,
-                    metrics=asked,
+                    given_data,
+                    progress,
                     callbacks=callbacks,
                     keep=self._keep,
-                    history=self.history if resume else None,
-                    class_names=self.class_names,
                     verbose=verbose and world.is_first,
                 )
             except BaseException as error:
@@ -727,80 +664,41 @@ class Model:
                 raise
         return self.history
 
-    def _limited(self, x: Any, y: Any, count: int, state: TrainingState | None) -> Limited:
+    def _limited(self, x: Any, y: Any, count: int | None, interrupted: Interrupted | None) -> Any:
         """So many batches an epoch of an iterable; a resumed training leaves out those of the epochs before."""
-        count = check_count("fit", "steps_per_epoch", count)
         if y is not None or not comes_in_batches(self.graph, x):
             rule = "only an iterable of batches may end an epoch before its end"
             raise OptionError("steps_per_epoch", rule, hint="leave it out: all samples of an array are an epoch.")
-        return Limited(x, count, count * state.epoch if state else 0)
+        return x if count is None else Limited(x, count, count * interrupted.state.epoch if interrupted else 0)
 
     @contextlib.contextmanager
     def _training(self) -> Iterator[None]:
-        """Within, nobody else trains the model, or sets its weights."""
+        """Within, nobody else trains the model, or sets its weights; behind it these do not need the device."""
         self._check_idle("fit")
         self._is_training = True
+        before = self._weights, self._state, self.history, self.loss
         try:
             yield
+            self._read_kept()
+        except BaseException:
+            try:
+                self._read_kept()
+            except DeviceError as error:
+                self._weights, self._state, self.history, self.loss = before
+                rule = "the device must give back the weights of the last epoch; the model has those of before"
+                warn("training", rule, cause=error, hint="files of the Checkpoint callback keep what epochs reach.")
+            raise
         finally:
             self._is_training = False
 
-    def _check_same(
-        self,
-        world: World,
-        step: TrainingStep,
-        data: LabelledData,
-        held_out: LabelledData | None,
-        sample_weights: Any,
-        **settings: Any,
-    ) -> None:
-        """Raises OptionError where other ranks were started to train something else; warns of unlike devices."""
-        weights = b"".join(values.tobytes() for values in self._weights.values())
-        check_same(
-            world,
-            version=__version__,
-            model=_digest(repr(self.graph.description()).encode()),
-            weights=_digest(weights),
-            samples=data.count,
-            data=_digest_of(data),
-            validation=None if held_out is None else (held_out.count, _digest_of(held_out)),
-            sample_weights=None if sample_weights is None else _digest(np.asarray(sample_weights).tobytes()),
-            seed=step.seed,
-            shards=step.shards,
-            batch_size=step.shards * step.batch_size,
-            optimizer=step.optimizer.description(),
-            losses=step.losses,
-            loss_weights=step.loss_weights,
-            class_weights=[None if own is None else own.tolist() for own in step.class_weights],
-            average=step.average,
-            frozen=sorted(step.frozen),
-            augmentation=step.augment,
-            **settings,
-        )
-        check_alike(world, step.device.info)
-        check_room(world, step.device.info, step.bytes)
+    def _read_kept(self) -> None:
+        """Reads what a training has left on the device alone."""
+        if isinstance(self._weights, KeptArrays):
+            self._weights = self._weights.read()
+        _ = self.training_state  # Which reads it.
 
     def _by_output(self, values: Sequence[Any]) -> Any:
         return by_name(list(self.graph.outputs), values)
-
-    def _augmented(self, augment: Any) -> tuple[str | None, tuple[Augmentation, ...]]:
-        """The input whose samples change, and how."""
-        names = list(self.graph.inputs)
-        if isinstance(augment, Mapping):
-            unknown = [name for name in augment if name not in names]
-            if unknown or len(augment) > 1:
-                rule = "the samples of one input may change, which goes by its name"
-                raise OptionError("augment", rule, received=", ".join(augment), inputs=", ".join(names))
-            items = list(augment.items())
-        else:
-            items = [(names[0], augment)] if augment else []
-            if items and len(names) > 1:
-                hint = f"give augment={{{names[0]!r}: ...}}."
-                raise OptionError("augment", "with several inputs, it must say whose samples change", hint=hint)
-        name, changes = items[0] if items else (None, ())
-        found = augmentations_of(changes or ())
-        check_mixed(found, names)
-        return (name if found else None), found
 
     def _class_weights(self, given: Any, data: LabelledData) -> list[FloatArray | None]:
         """The weights of classes, for each output."""
@@ -822,10 +720,10 @@ class Model:
     def _keep(self, progress: Progress) -> None:
         """Keeps what an epoch has reached."""
         trainer = progress.trainer
-        self._weights = trainer.weights()
+        self._weights, state = trainer.keep()
         self.history = {name: list(values) for name, values in progress.history.items()}
         self.loss = self._by_output(trainer.step.losses)
-        self.training_state = trainer.state() if progress.is_resumable else None
+        self._state = state if progress.is_resumable else None
 
     @explained
     def evaluate(
@@ -1050,7 +948,7 @@ class Model:
             self._noted = self._weights
 
     def _evaluator(self, device: Device | str | None, **settings: Any) -> AbstractContextManager[Evaluator]:
-        return self._evaluators.lend(self.device_for(device), self.graph, self._weights, **settings)
+        return self._evaluators.lend(self.device_for(device), self.graph, self._weights, Use(**settings))
 
     @explained
     def gradients(
@@ -1071,25 +969,22 @@ class Model:
         Those of several inputs go by the inputs' names. ``freeze``, ``loss_weights`` and ``precision`` are as for
         :meth:`fit`; what is frozen has no gradient.
         """
-        seed = _check_seed("gradients", seed)
+        seed = check_seed("gradients", seed)
         losses = losses_for(self.graph, loss, self.loss)
         sources = sources_for(self.graph, x, "x")
         for source in sources:
             source.check_all()
         labels = labels_for(heads_of(self.graph, losses), sources[0].shape, y, "y")
-        step = TrainingStep(
-            self.device_for(device).at(precision),
-            self.graph,
-            self._weights,
-            losses,
-            optimizers.SGD(),
-            len(sources[0]),
-            seed,
-            input_delta=True,
+        settings = TrainingSettings(
+            loss=losses,
             loss_weights=loss_weights_for(self.graph, loss_weights),
-            frozen=frozen_parameters(self.graph, freeze),
-            debug=debug,
+            optimizer=optimizers.SGD(),
+            batch_size=len(sources[0]),
+            freeze=frozen_parameters(self.graph, freeze),
+            seed=seed,
         )
+        context = StepContext(input_delta=True, debug=debug)
+        step = TrainingStep(self.device_for(device).at(precision), self.graph, self._weights, settings, context)
         step.compute_gradients(step.load_batch(*map(np.asarray, sources), *map(np.asarray, labels)))
         of_inputs: dict[str, FloatArray] = {}
         for source, (name, vertex) in zip(sources, self.graph.inputs.items(), strict=True):
@@ -1195,6 +1090,7 @@ class Model:
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to a device stays with its process; a copy of a model that is training is not.
         own = "_device", "_evaluators", "_nodes", "_is_training"
+        self._read_kept()
         return {name: value for name, value in vars(self).items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -1282,30 +1178,6 @@ def check_class_names(network: graph.Graph, class_names: Sequence[str]) -> tuple
     return names
 
 
-def _digest(values: bytes) -> str:
-    return hashlib.sha256(values).hexdigest()[:12]
-
-
-def _digest_of(data: LabelledData) -> str:
-    """Of all that is in memory; of samples and labels here and there in files; of the first batch of a stream."""
-    digest, count = hashlib.sha256(), data.count or 0
-    here_and_there = np.unique(np.linspace(0, max(0, count - 1), _COMPARED).astype(np.int64))
-    for own in (*data.sources, *(data.labels or ())):
-        is_in_memory = own.is_quick if isinstance(own, Source) else True
-        for rows in runs(count, _COMPARED) if is_in_memory else [here_and_there]:
-            digest.update(np.asarray(own[rows]).tobytes())
-    if data.stream is not None and data.stream.first is not None:
-        for values in itertools.chain(*data.stream.first):
-            digest.update(values.tobytes())
-    return digest.hexdigest()[:12]
-
-
-def _check_seed(subject: str, seed: Any) -> int:
-    if not is_int(seed, 0) or seed >= 2**63:
-        raise OptionError(subject, "seed must be an int from 0 to below 2^63", seed=repr(seed))
-    return int(seed)
-
-
 def load(path: str | os.PathLike[str]) -> Model:
     """The model in an HDF5 file: architecture, weights, class names, history and, in a checkpoint, training state.
 
@@ -1336,13 +1208,18 @@ def load(path: str | os.PathLike[str]) -> Model:
     return model
 
 
-def _check_accumulate(
-    heads: Sequence[Head], class_weights: Sequence[FloatArray | None], augment: Sequence[Augmentation], subject: str
-) -> None:
+def _check_sums(settings: TrainingSettings, data: LabelledData) -> None:
     """Raises OptionError where the batches of a step, whose gradients are one sum, may weigh unlike at the outputs."""
-    for head, weights in zip(heads, class_weights, strict=True):
-        moves = head.shape.rank > 0 and any(augmentation.moves for augmentation in augment)
-        if len(heads) > 1 and (weights is not None or head.loss.ignored_label is not None or moves):
+    if settings.fit_memory and data.count is None:
+        rule = "batches of a stream are computed as they come"
+        raise OptionError("fit_memory", rule, hint="give smaller ones, and accumulate.")
+    sums = {"accumulate": settings.accumulate > 1, "shards": settings.shards > 1, "fit_memory": settings.fit_memory}
+    subject = next((name for name, is_so in sums.items() if is_so), None)
+    if subject is None or len(data.heads) == 1:
+        return
+    for head, weights in zip(data.heads, settings.class_weights, strict=True):
+        moves = head.shape.rank > 0 and any(augmentation.moves for augmentation in settings.augment.changes)
+        if weights is not None or head.loss.ignored_label is not None or moves:
             rule = "with several outputs, all samples must weigh the same at each of them"
             hint = f"leave out class weights, labels to ignore and what moves masks, or {subject}."
             raise OptionError(subject, rule, output=head.name, hint=hint)

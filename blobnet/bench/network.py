@@ -24,7 +24,9 @@ from blobnet.launch.kernel_call import KernelCall
 from blobnet.losses import CrossEntropy
 from blobnet.model import Model
 from blobnet.optimizers import Adam
-from blobnet.training.training_step import TrainingStep, fitting_plan
+from blobnet.training.settings import TrainingSettings
+from blobnet.training.step_plan import StepContext, plan_step
+from blobnet.training.training_step import TrainingStep
 
 LEARNING_RATE = 1e-3
 TRAINING, INFERENCE = "training", "inference"
@@ -110,7 +112,11 @@ def random_classes(model: Model, count: int) -> npt.NDArray[np.int32]:
 
 def check(device: Device, model: Model, batch_size: int) -> None:
     """Raises what :class:`NetworkBench` would, before it takes any memory."""
-    fitting_plan(device, model.graph, batch_size, CrossEntropy(), Adam(LEARNING_RATE))
+    plan_step(device, model.graph, _settings(batch_size), StepContext())
+
+
+def _settings(batch_size: int) -> TrainingSettings:
+    return TrainingSettings(loss=CrossEntropy(), optimizer=Adam(LEARNING_RATE), batch_size=batch_size)
 
 
 class NetworkBench:
@@ -128,10 +134,10 @@ class NetworkBench:
 
     def __init__(self, device: Device, model: Model, batch_size: int) -> None:
         self.device, self.model, self.batch_size = device, model, batch_size
-        self.optimizer = Adam(LEARNING_RATE)
-        weights = model.weights
-        self.step = TrainingStep(device, model.graph, weights, CrossEntropy(), self.optimizer, batch_size, debug=False)
-        self.evaluator = Evaluator(device, model.graph, self.step.parameters, batch_size, debug=False)
+        settings, context = _settings(batch_size), StepContext(debug=False)
+        self.optimizer = settings.optimizer
+        self.step = TrainingStep(device, model.graph, model.weights, settings, context)
+        self.evaluator = Evaluator.of(device, model.graph, self.step.parameters, batch_size, debug=False)
         shape = model.graph.input.shape
         self.x = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
         self.reader = IndexedReader(sources_for(model.graph, self.x, "x"))

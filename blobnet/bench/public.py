@@ -20,6 +20,7 @@ from blobnet.memory.blob import FLOAT32
 from blobnet.model import Model
 from blobnet.network.parameters import DeviceParameters
 from blobnet.optimizers import Adam
+from blobnet.training.settings import TrainingSettings
 from blobnet.training.trainer import Progress
 from blobnet.training.training_step import TrainingStep
 
@@ -142,14 +143,15 @@ def _device_forward(device: Device, model: Model, count: int, repeats: int) -> f
     """Seconds of a forward pass of samples that are there."""
     parameters = DeviceParameters(device, model.graph)
     parameters.write(model.weights)
-    executor = Evaluator(device, model.graph, parameters, count).executor
+    executor = Evaluator.of(device, model.graph, parameters, count).executor
     executor.prepare(parameters.version)
     return _median_burst(lambda: executor.run("forward", count), device, repeats)
 
 
 def _device_step(device: Device, model: Model, batch_size: int) -> float:
     """Seconds of a training step on a batch that is there."""
-    step = TrainingStep(device, model.graph, model.weights, CrossEntropy(), Adam(1e-6), batch_size)
+    settings = TrainingSettings(loss=CrossEntropy(), optimizer=Adam(1e-6), batch_size=batch_size)
+    step = TrainingStep(device, model.graph, model.weights, settings)
     shape = model.graph.input.shape
     x = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
     step.load_batch(x, random_classes(model, batch_size))

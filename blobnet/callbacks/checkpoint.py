@@ -126,8 +126,8 @@ def _is_there(path: str | os.PathLike[str]) -> bool:
 def _check_room(path: str | os.PathLike[str], progress: Progress, copies: int = 1) -> None:
     """Raises FileError if :func:`_save` will not be able to write, with so many weights."""
     step = progress.trainer.step
-    table, slots = step.parameters.table, len(step.optimizer.state_slots)
-    values = table.type.itemsize * table.elements * copies * (1 + (step.average is not None))
+    table, slots = step.parameters.table, len(step.settings.optimizer.state_slots)
+    values = table.type.itemsize * table.elements * copies * (1 + (step.settings.average is not None))
     state = FLOAT32.itemsize * table.trainable_elements * slots
     # The new file is complete before the old one goes.
     files = 1 if _is_there(path) else 2

@@ -30,6 +30,8 @@ from blobnet.memory.blob import BlobLayout, Shape
 from blobnet.model import Model
 from blobnet.network.graph import Vertex
 from blobnet.network.parameters import DeviceParameters
+from blobnet.training.settings import TrainingSettings
+from blobnet.training.step_plan import StepContext
 from blobnet.training.training_step import TrainingStep
 
 #: The modes in which a network runs: in inference; trained; trained but for the products, the rest being frozen.
@@ -197,7 +199,7 @@ def _predicted(device: Device, check: ChainCheck, problem: _Problem, *, debug: b
     model, device = problem.model, device.guarding()
     parameters = DeviceParameters(device, model.graph)
     parameters.write(model.weights)
-    evaluator = Evaluator(device, model.graph, parameters, _COUNT, debug=debug)
+    evaluator = Evaluator.of(device, model.graph, parameters, _COUNT, debug=debug)
     poison_unset(evaluator.executor)
     outputs = evaluator.predict(IndexedReader(sources_for(model.graph, problem.x, "x")), _COUNT)
     require_canaries(device, evaluator.executor, str(check))
@@ -208,18 +210,15 @@ def _trained(device: Device, check: ChainCheck, problem: _Problem, *, debug: boo
     """The gradients of one step, and the delta of the input."""
     model, device = problem.model, device.guarding()
     loss = tuple(losses.MeanSquaredError() for _ in problem.y)
-    step = TrainingStep(
-        device,
-        model.graph,
-        model.weights,
-        loss,
-        optimizers.SGD(),
-        _COUNT,
-        check.seed,
-        input_delta=True,
-        frozen=problem.frozen,
-        debug=debug,
+    settings = TrainingSettings(
+        loss=loss,
+        optimizer=optimizers.SGD(),
+        batch_size=_COUNT,
+        freeze=frozenset(problem.frozen),
+        seed=check.seed,
     )
+    context = StepContext(input_delta=True, debug=debug)
+    step = TrainingStep(device, model.graph, model.weights, settings, context)
     poison_unset(step.executor)
     step.reset_totals()
     labels = [loss[0].device_labels(values) for values in problem.y.values()]

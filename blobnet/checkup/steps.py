@@ -33,6 +33,8 @@ from blobnet.memory.blob import Shape
 from blobnet.model import Sequential
 from blobnet.network.parameters import DeviceParameters
 from blobnet.support.kinds import Kind, spelled
+from blobnet.training.settings import Augmented, TrainingSettings
+from blobnet.training.step_plan import StepContext
 from blobnet.training.training_step import TrainingStep
 
 Float64Array = npt.NDArray[np.float64]
@@ -201,21 +203,18 @@ def _steps(check: StepCheck) -> Iterator[list[list[_Batch]]]:
 def _trained(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np.ndarray[Any, Any]]:
     """The gradients of the last step, the parameters after it, and the sum of all losses."""
     model, device = _network(check), device.guarding()
-    step = TrainingStep(
-        device,
-        model.graph,
-        model.weights,
-        check.loss,
-        check.optimizer,
-        _COUNT,
-        check.seed,
+    settings = TrainingSettings(
+        loss=check.loss,
+        optimizer=check.optimizer,
+        batch_size=_COUNT * check.shards,
         class_weights=[next(_steps(check))[0][0].of_classes],
-        accumulate=check.batches > 1,
+        accumulate=check.batches,
         shards=check.shards,
         average=check.average,
-        augment=check.augment,
-        debug=debug,
+        augment=Augmented(next(iter(model.graph.inputs)), check.augment) if check.augment else Augmented(),
+        seed=check.seed,
     )
+    step = TrainingStep(device, model.graph, model.weights, settings, StepContext(debug=debug))
     poison_unset(step.executor)
     step.reset_totals()
     is_sum = check.shards * check.batches > 1
@@ -258,7 +257,7 @@ def _predicted(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np
     model, device = _network(check), device.at(device.precision, check.storage).guarding()
     parameters = DeviceParameters(device, model.graph)
     parameters.write(model.weights)
-    evaluator = Evaluator(device, model.graph, parameters, _COUNT, debug=debug)
+    evaluator = Evaluator.of(device, model.graph, parameters, _COUNT, debug=debug)
     poison_unset(evaluator.executor)
     ((batch,),) = next(_steps(check))
     (output,) = evaluator.predict(IndexedReader(sources_for(model.graph, batch.x, "x")), _COUNT)

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> None:
     from blobnet.device.device import Device
     from blobnet.layers.initializers import FirstWeights
     from blobnet.losses import CrossEntropy
-    from blobnet.optimizers import Adam
+    from blobnet.training.settings import TrainingSettings
     from blobnet.training.training_step import TrainingStep
 
     name, sizes, classes, count, address, precision = arguments
@@ -66,7 +66,8 @@ def main(arguments: Sequence[str]) -> None:
     model = find_model(name).build(shape, int(classes), (), 0)
     device = Device(address).at(precision)
     weights = FirstWeights(model.graph.named_parameters, 0)  # As ``fit`` has them, and no copies.
-    step = TrainingStep(device, model.graph, weights, CrossEntropy(), Adam(), batch_size)
+    settings = TrainingSettings(loss=CrossEntropy(), batch_size=batch_size)
+    step = TrainingStep(device, model.graph, weights, settings)
     # Samples are there when a training begins: what it takes to make them up should count little.
     random = np.random.default_rng(0)
     x = random.random((batch_size, *shape), dtype=np.float32)

@@ -364,7 +364,7 @@ def _add_train(parser: Parser) -> None:
         type=option_types.count,
         help="passes over the data, counted from the beginning (default: 5; with --resume as many as were planned)",
     )
-    _add_batch_size(group)
+    _add_batch_size(group, default=None)
     _add_optimizer(group)
     group.add_argument(
         "--learning-rate",
@@ -405,12 +405,12 @@ def _add_train(parser: Parser) -> None:
         "--accumulate",
         metavar="N",
         type=option_types.count,
-        default=1,
         help="batches of a step, whose gradients are added up (default: 1)",
     )
     group.add_argument(
         "--fit-memory",
         action="store_true",
+        default=None,
         help="compute a batch in parts, whose gradients are added up, where the device has no memory for all of it",
     )
     group.add_argument(
@@ -425,6 +425,7 @@ def _add_train(parser: Parser) -> None:
     group.add_argument(
         "--sync-batch-norm",
         action="store_true",
+        default=None,
         help="have batch norms normalise a batch over all its shards, and not each by itself",
     )
     group.add_argument(
@@ -473,7 +474,6 @@ def _add_train(parser: Parser) -> None:
         "--seed",
         metavar="N",
         type=option_types.seed,
-        default=0,
         help="of weights, order, augmentation and dropout (default: 0)",
     )
     group = parser.add_argument_group("weights of another training")
@@ -833,9 +833,9 @@ def _add_storage(parser: _Options) -> None:
     _add_choice(parser, "--storage", ("float32", "float16"), text)
 
 
-def _add_batch_size(parser: _Options) -> None:
+def _add_batch_size(parser: _Options, default: int | None = 64) -> None:
     parser.add_argument(
-        "--batch-size", metavar="N", type=option_types.count, default=64, help="samples a step (default: 64)"
+        "--batch-size", metavar="N", type=option_types.count, default=default, help="samples a step (default: 64)"
     )
 
 

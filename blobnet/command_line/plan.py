@@ -27,9 +27,10 @@ from blobnet.parallel.world import SHARDS, World, check_world
 from blobnet.planning import make_plan
 from blobnet.planning.report import Limits, report
 from blobnet.support.formatting import format_bytes
-from blobnet.training import scaling
+from blobnet.training import scaling, weight_buffers
 from blobnet.training.arguments import losses_for
 from blobnet.training.lanes import lane_counts, memory_of_lanes, settings_of
+from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import sums_of
 from blobnet.training.weight_buffers import Sums
 
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     world, shards = _world(options, training)
     size = options.batch_size // shards
-    sums = sums_of(model.graph, table, accumulate=False, shards=shards, world=world)
+    sums = sums_of(model.graph, table, TrainingSettings(shards=shards), world)
     own = shards // world.size
     lanes = lane_counts(kind, model.graph, size, own)[0]
     settings = settings_of(sums, own, lanes)
@@ -67,9 +68,8 @@ def run(options: argparse.Namespace) -> int:
     if training:
         build: Any = Optimizer.named(options.optimizer or "adam")
         optimizer = build()  # Every one has a default rate.
-        memory = {
-            name: FLOAT32.itemsize * elements for name, elements in optimizer.memory(plan.request.parameters).items()
-        }
+        kept = optimizer.memory(plan.request.parameters) | weight_buffers.memory(average=False)
+        memory = {name: FLOAT32.itemsize * elements for name, elements in kept.items()}
         updates = optimizer.calls(plan.request.parameters, kind)
     memory |= {name: FLOAT32.itemsize * elements for name, elements in sums.memory().items()}
     if lanes > 1:

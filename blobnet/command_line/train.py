@@ -63,6 +63,7 @@ from blobnet.parallel.world import World, device_of_rank
 from blobnet.support.checks import LARGEST_COUNT, is_int
 from blobnet.support.interrupt import RUNNING, Terminated
 from blobnet.training.arguments import loss_weights_for, losses_for
+from blobnet.training.settings import KEYWORDS
 from blobnet.training.trainer import Progress
 
 #: The highest learning rates of a schedule that serve the shipped models with batches of 64 (docs/measurements.md).
@@ -71,7 +72,8 @@ DEFAULT_RATE, SGD_RATE = 0.002, 0.01
 DEFAULT_FRACTION = 0.1
 #: Steps of an epoch below which a note says so.
 _FEW_STEPS = 4
-DEFAULT_EPOCHS = 5
+#: What an option is that this command needs itself, where nobody says it.
+DEFAULTS = {"epochs": 5, "batch_size": 64, "seed": 0}
 #: The options that say what the optimizer is.
 _RATES = ("learning_rate", "schedule", "step_epochs", "warmup_epochs")
 _OF_OPTIMIZER = ("optimizer", "momentum", "weight_decay", "clip_norm", *_RATES)
@@ -285,7 +287,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> int:
     saved = _resumed(file) if options.resume else None
-    options.epochs = options.epochs or _planned_epochs(saved)
+    _fill(options, saved)
     optimizer = _optimizer(options)
     augmented, augment = _augmentation(options)
     device = Device(device_of_rank(World.current(), options.device))
@@ -369,27 +371,11 @@ def _fit(
     held_out: _Split | None,
     **settings: Any,
 ) -> None:
-    model.fit(
-        data.train.x,
-        data.train.y,
-        epochs=options.epochs,
-        batch_size=options.batch_size,
-        validation=(held_out.x, held_out.y) if held_out else None,
-        class_weights=_class_weights(options, model, settings["loss"]),
-        loss_weights=options.loss_weights,
-        accumulate=options.accumulate,
-        fit_memory=options.fit_memory,
-        shards=options.shards,
-        reduction=options.reduction,
-        sync_batch_norm=options.sync_batch_norm,
-        average=options.average,
-        seed=options.seed,
-        resume=options.resume,
-        precision=options.precision,
-        debug=options.check or None,
-        verify=options.verify,
-        **settings,
-    )
+    given = {name: value for name, value in vars(options).items() if name in KEYWORDS} | settings
+    given["class_weights"] = _class_weights(options, model, settings["loss"])
+    validation = (held_out.x, held_out.y) if held_out else None
+    more: dict[str, Any] = {"resume": options.resume, "debug": options.check or None, "verify": options.verify}
+    model.fit(data.train.x, data.train.y, validation=validation, **given, **more)
 
 
 def _class_weights(options: argparse.Namespace, model: Model, loss: AnyLoss) -> ClassWeights | None:
@@ -530,11 +516,13 @@ def _layer(layer: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> 
     return f"{mine['name']} ({', '.join(f'{name}={value}' for name, value in changed.items()) or mine['kind']})"
 
 
-def _planned_epochs(saved: Model | None) -> int:
-    """How many epochs there are to be where nobody says it: with --resume those of the interrupted training."""
+def _fill(options: argparse.Namespace, saved: Model | None) -> None:
+    """Gives options that nobody has given, and that this command needs, what the interrupted training had."""
     state = saved.training_state if saved else None
-    planned: Any = state.settings.get("epochs") if state else None
-    return int(planned) if is_int(planned, 1) else DEFAULT_EPOCHS
+    said: dict[str, Any] = {**state.settings, "seed": state.seed} if state else {}
+    for name, default in DEFAULTS.items():
+        if getattr(options, name) is None:
+            setattr(options, name, said[name] if is_int(said.get(name), min(default, 1)) else default)
 
 
 def _optimizer(options: argparse.Namespace) -> optimizers.Optimizer | None:

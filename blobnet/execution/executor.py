@@ -168,7 +168,13 @@ def _launch_nothing() -> None:
 
 
 def plan_for(
-    device: Device, graph: Graph, batch_size: int, *, tuning: Tuning | None = None, reserved: int = 0, **settings: Any
+    device: Device,
+    graph: Graph,
+    batch_size: int,
+    *,
+    tuning: Tuning | None = None,
+    reserved: Callable[[Plan], int] = lambda plan: 0,
+    **settings: Any,
 ) -> Plan:
     """A plan that fits a device, and whose kernels the driver has built.
 
@@ -183,7 +189,7 @@ def plan_for(
         batch_size: the most samples at once.
         **settings: as for make_plan.
         tuning: that of the device if None.
-        reserved: bytes that others need besides (optimizer state).
+        reserved: bytes that others need besides such a plan (optimizer state).
 
     Raises:
         BuildError: there is no other way.
@@ -210,7 +216,7 @@ def _purpose(request: Request) -> str:
     return f"{zlib.crc32(request.cache_key.encode()) % _PURPOSES:03}"
 
 
-def _plan_for(device: Device, request: Request, reserved: int, path: Path) -> Plan:
+def _plan_for(device: Device, request: Request, reserved: Callable[[Plan], int], path: Path) -> Plan:
     tuning = request.tuning
     failures: dict[BrokenVariant, BuildError] = {}
     while True:
@@ -219,7 +225,7 @@ def _plan_for(device: Device, request: Request, reserved: int, path: Path) -> Pl
         key = plan_cache.key_of(request)
         stored = key and plan_cache.load(path, key, request)
         plan = stored or plan_of(request)
-        check_fits(plan, device, reserved)
+        check_fits(plan, device, reserved(plan))
         failed = _first_failure(device, plan)
         if failed is None:
             break

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import math
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet.data.labels import Labels, labels_for
-from blobnet.data.samples import sources_for, with_labels
+from blobnet.data.samples import as_batches, comes_in_batches, sources_for, with_labels
 from blobnet.data.values import all_finite
-from blobnet.datasets.source import Source, is_stream, runs
+from blobnet.datasets.source import Part, Rows, Source, is_stream, runs
 from blobnet.device.device import Device
 from blobnet.device.memory import PendingRead
 from blobnet.errors import DataError, DeviceError, warn
@@ -30,6 +32,7 @@ from blobnet.network.ends import TOTALS, Head, Losses, heads_of, in_order
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import DeviceParameters
 from blobnet.parallel.world import ALONE, World
+from blobnet.planning import Plan
 
 #: Metrics in the order of a loss's totals.
 METRICS = ("loss", "accuracy", "top_5")
@@ -72,6 +75,7 @@ class LabelledData:
 
     def __init__(self, graph: Graph, losses: Losses, x: Any, y: Any, subject: str = "") -> None:
         prefix = f"{subject} " if subject else ""
+        self._graph, self._losses = graph, losses
         self.heads = heads = heads_of(graph, losses)
         self.sources: tuple[Source, ...] = ()
         self.labels: tuple[Labels, ...] | None = None
@@ -83,8 +87,6 @@ class LabelledData:
         self._jobs: Callable[[int, int, World], Iterable[Any]]
         x, y = with_labels(graph, x, y)
         if y is None and is_stream(x) and not isinstance(x, Mapping):
-            for head in heads:
-                head.loss.check(head.shape)
             name = f"{prefix}x"
 
             def prepare(batch: npt.NDArray[Any], labels: Any) -> list[npt.NDArray[Any]]:
@@ -95,18 +97,37 @@ class LabelledData:
             self.stream = self.reader = stream
             self.steps, self._jobs = stream.steps, stream.jobs
             return
-        self.sources = sources_for(graph, x, f"{prefix}x")
+        sources = sources_for(graph, x, f"{prefix}x")
         if y is None:
             rule = "y must be the labels or targets of the samples"
             hint = "only an iterable of batches, pairs of x and y, goes without it."
             raise DataError(f"{prefix}y", rule, y=None, hint=hint)
-        self.labels = labels_for(heads, self.sources[0].shape, y, f"{prefix}y")
-        for source in self.sources:
+        labels = labels_for(heads, sources[0].shape, y, f"{prefix}y")
+        for source in sources:
             source.check_all()
-        self.reader, self.count = IndexedReader(self.sources, self.labels), len(self.sources[0])
-        self.bytes, count = sum(source.bytes for source in self.sources), self.count
+        self._take(sources, labels)
+
+    def _take(self, sources: tuple[Source, ...], labels: tuple[Labels, ...]) -> None:
+        self.sources, self.labels, self.count = sources, labels, len(sources[0])
+        self.reader, count = IndexedReader(sources, labels), self.count
+        self.bytes = sum(source.bytes for source in sources)
         self.steps = lambda size: -(-count // size)
         self._jobs = lambda size, skipped, world: world.own(runs(count, size, skipped))
+
+    def some(self, rows: Rows) -> LabelledData:
+        """Return those of some samples, by their numbers."""
+        labels = tuple(own[rows] if isinstance(own, np.ndarray) else Part(own, rows) for own in self.labels or ())
+        other = copy.copy(self)
+        other._take(tuple(Part(source, rows) for source in self.sources), labels)
+        return other
+
+    def to_validate(self, x: Any, y: Any) -> LabelledData:
+        """Return others for the same model and losses."""
+        return LabelledData(self._graph, self._losses, x, y, subject="validation")
+
+    def comes_in_batches(self, x: Any) -> bool:
+        """Whether such samples come as an iterable of batches."""
+        return comes_in_batches(self._graph, as_batches(self._graph, x))
 
     def jobs(self, size: int, skipped: int = 0, world: World = ALONE) -> Iterable[Any]:
         """The reader's jobs for this rank's batches of at most ``size`` samples, in order, without the first ones."""
@@ -184,28 +205,14 @@ class Evaluator:
 
     Args:
         device: where to run.
-        graph: the model.
+        plan: what to run; of losses it measures.
         parameters: all parameters on the device, which may be a trainer's.
-        batch_size: the most samples at once.
-        loss: what to measure at each output; None for predictions only.
-        sample_type: NumPy's name for the type of the samples, or of those of each input.
         debug: see Executor.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        graph: Graph,
-        parameters: DeviceParameters,
-        batch_size: int,
-        loss: Losses = None,
-        sample_type: str | tuple[str, ...] = "float32",
-        debug: bool | None = None,
-    ) -> None:
-        self.parameters = parameters
-        table = parameters.table
-        self.plan = plan_for(device, graph, batch_size, loss=loss, sample_type=sample_type, parameters=table)
-        self._sums = TOTALS * len(self.plan.request.heads)
+    def __init__(self, device: Device, plan: Plan, parameters: DeviceParameters, *, debug: bool | None = None) -> None:
+        self.plan, self.parameters, graph = plan, parameters, plan.request.graph
+        self._sums = TOTALS * len(plan.request.heads)
         buffers = {"parameters": parameters.buffer}
         if self._sums:
             buffers["totals"] = device.memory.allocate(FLOAT32.itemsize * _MEASURED * self._sums)
@@ -216,6 +223,21 @@ class Evaluator:
         self._sizes = [output.layout.memory_elements for output in self._outputs]
         #: Host memory for outputs that nobody uses.
         self._results: deque[tuple[FloatArray, ...]] = deque()
+
+    @classmethod
+    def of(
+        cls,
+        device: Device,
+        graph: Graph,
+        parameters: DeviceParameters,
+        batch_size: int,
+        *,
+        debug: bool | None = None,
+        **settings: Any,
+    ) -> Evaluator:
+        """Return one for batches of at most ``batch_size``; ``settings`` are as for plan_for: losses, sample types."""
+        plan = plan_for(device, graph, batch_size, parameters=parameters.table, **settings)
+        return cls(device, plan, parameters, debug=debug)
 
     def predict(self, reader: Reader, count: int) -> Outputs:
         """Each of the model's outputs for samples 0 to ``count``: (count, units[[[, depth], height], width])."""
@@ -363,6 +385,27 @@ class Evaluator:
         self.executor.run("forward", count)
 
 
+@dataclass(frozen=True)
+class Use:
+    """What an evaluator is for.
+
+    Attributes:
+        count: samples; None where nobody knows.
+        batch_size: the most at once.
+        sample_type: NumPy's name for the type of the samples, or of those of each input.
+        loss: what to measure at each output; None for predictions alone.
+        precision: of products.
+        storage: what is kept between layers.
+    """
+
+    count: int | None
+    batch_size: int
+    sample_type: str | tuple[str, ...]
+    loss: Losses
+    precision: str
+    storage: str
+
+
 class Evaluators:
     """The evaluators that a model keeps, a few at most: for batches of BUCKETS and of the size asked for.
 
@@ -375,30 +418,20 @@ class Evaluators:
         self._parameters: dict[int, tuple[DeviceParameters, Mapping[str, FloatArray]]] = {}
 
     @contextlib.contextmanager
-    def lend(
-        self,
-        device: Device,
-        graph: Graph,
-        weights: Mapping[str, FloatArray],
-        *,
-        count: int | None,
-        batch_size: int,
-        loss: Losses,
-        sample_type: str | tuple[str, ...],
-        precision: str,
-        storage: str,
-    ) -> Iterator[Evaluator]:
-        """An evaluator with these weights, for ``count`` samples in batches of at most ``batch_size``."""
-        whole = count is None or count >= batch_size
-        size = batch_size if whole else min(size for size in (*BUCKETS, batch_size) if size >= (count or 0))
-        kind = (id(device.queue), precision, min(size, batch_size), loss, sample_type, storage)
+    def lend(self, device: Device, graph: Graph, weights: Mapping[str, FloatArray], use: Use) -> Iterator[Evaluator]:
+        """An evaluator with these weights, for a use."""
+        size = use.batch_size
+        if use.count is not None and use.count < size:
+            size = min(size, *(bucket for bucket in (*BUCKETS, size) if bucket >= use.count))
+        kind = id(device.queue), replace(use, count=None, batch_size=size)
         with self._lock:
             parameters = self._written(device, graph, weights)
             evaluator = self._kept.get(kind)
             if evaluator is None:
                 while len(self._kept) >= _MAX_EVALUATORS:
                     self._kept.popitem(last=False)
-                evaluator = Evaluator(device.at(precision, storage), graph, parameters, kind[2], loss, sample_type)
+                measured: dict[str, Any] = {"loss": use.loss, "sample_type": use.sample_type}
+                evaluator = Evaluator.of(device.at(use.precision, use.storage), graph, parameters, size, **measured)
                 self._kept[kind] = evaluator
                 for queue in self._parameters.keys() - {other for other, *_ in self._kept}:
                     del self._parameters[queue]  # And with them the device, if nobody else has it.

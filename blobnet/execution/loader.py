@@ -7,7 +7,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -392,7 +392,7 @@ class Loader:
 
     def batches(
         self, reader: Reader, jobs: Iterable[Any], change: Callable[[Sequence[Labels]], None] = lambda labels: None
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         """Puts the batch of every job on its way, and gives its number of samples, for launches that follow.
 
         ``change`` is called with the labels of each batch before they are sent, and may change them in place.

@@ -27,8 +27,8 @@ HYPERPARAMETER_COUNT = 8
 #: The factor that clipping multiplied the last step's gradients by.
 CLIP_SCALE = "optimizer clip_scale"
 _CLIP_PARTIALS = "optimizer clip_partials"
-#: The most sums that clipping splits the sum of squares into.
-_MAX_PARTIALS = 256
+#: The most sums that a sum of squares is split into.
+MAX_PARTIALS = 256
 #: Vectors that a CPU's work-item sums in a row, and their lanes.
 _SUM_RUN, _SUM_LANES = 512, 8
 #: Work-items of a work-group, and the most of a launch, on a GPU.
@@ -162,7 +162,7 @@ class Optimizer(Kind):
         buffers = {self.storage(slot): max(1, table.trainable_elements) for slot in self.state_slots}
         buffers[HYPERPARAMETERS] = HYPERPARAMETER_COUNT * max(1, len(table.groups))
         if self.clip_norm is not None:
-            buffers |= {_CLIP_PARTIALS: _MAX_PARTIALS, CLIP_SCALE: 1}
+            buffers |= {_CLIP_PARTIALS: MAX_PARTIALS, CLIP_SCALE: 1}
         return buffers
 
     def calls(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
@@ -210,28 +210,27 @@ class Optimizer(Kind):
 
     def _clipping(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
         assert self.clip_norm is not None
-        # NOTE: not tunables, since a sum's order changes its last bits.
-        run, lanes, group = (1, 1, group_size(model, _GROUP)) if model.is_simt else (_SUM_RUN, _SUM_LANES, 1)
-        runs = -(-table.trainable_elements // (run * lanes))
-        groups = min(-(-runs // group), _MAX_PARTIALS)
-        partials = _array(_CLIP_PARTIALS, _MAX_PARTIALS)
-        return [
-            KernelCall(
-                "optimizer/sum_of_squares",
-                "gradient norm",
-                GlobalSize(groups * group, per_sample=False),
-                arrays={"GRADIENTS": _array("gradients", table.trainable_elements), "CLIP_PARTIALS": partials},
-                macros={"TRAINABLE_ELEMENTS": table.trainable_elements, "RUN": run, "LANES": lanes},
-                local_size=(group, 1, 1),
-            ),
-            KernelCall(
-                "optimizer/clip_scale",
-                "gradient clipping",
-                GlobalSize(1, per_sample=False),
-                arrays={"CLIP_PARTIALS": partials, "CLIP_SCALE": _array(CLIP_SCALE, 1)},
-                macros={"PARTIALS": groups, "CLIP_NORM": float(self.clip_norm)},
-            ),
-        ]
+        gradients, partials = _array("gradients", table.trainable_elements), _array(_CLIP_PARTIALS, MAX_PARTIALS)
+        squares = squares_call(gradients, partials, model, "gradient norm")
+        macros: dict[str, Macro] = {"PARTIALS": squares.groups, "CLIP_NORM": float(self.clip_norm)}
+        arrays = {"CLIP_PARTIALS": partials, "CLIP_SCALE": _array(CLIP_SCALE, 1)}
+        size = GlobalSize(1, per_sample=False)
+        return [squares, KernelCall("optimizer/clip_scale", "gradient clipping", size, arrays=arrays, macros=macros)]
+
+
+def squares_call(values: Array, partials: Array, model: DeviceModel, label: str) -> KernelCall:
+    """The call that leaves sums of squares in the first ``partials``, one a work-group: at most MAX_PARTIALS."""
+    # NOTE: not tunables, since a sum's order changes its last bits.
+    run, lanes, group = (1, 1, group_size(model, _GROUP)) if model.is_simt else (_SUM_RUN, _SUM_LANES, 1)
+    groups = min(-(-values.elements // (run * lanes * group)), MAX_PARTIALS)
+    return KernelCall(
+        "optimizer/sum_of_squares",
+        label,
+        GlobalSize(groups * group, per_sample=False),
+        arrays={"GRADIENTS": values, "CLIP_PARTIALS": partials},
+        macros={"TRAINABLE_ELEMENTS": values.elements, "RUN": run, "LANES": lanes},
+        local_size=(group, 1, 1),
+    )
 
 
 def _array(storage: str, elements: int, offset: int = 0) -> Array:

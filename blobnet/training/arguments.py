@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from blobnet.data.labels import in_memory
-from blobnet.data.sample_weights import prepare_sample_weights
-from blobnet.data.samples import as_batches, comes_in_batches, sources_for
-from blobnet.datasets.source import Part, Rows, stored_labels
+from blobnet.datasets.dataset import held_out_rows
+from blobnet.datasets.source import Rows
 from blobnet.errors import DataError, OptionError, near_matches
+from blobnet.execution.inference import LabelledData
 from blobnet.losses import CrossEntropy, Loss
-from blobnet.network.ends import by_name, in_order, part_subject
+from blobnet.network.ends import in_order
 from blobnet.network.graph import Graph
 from blobnet.optimizers import Optimizer
 from blobnet.support.checks import check_number
@@ -122,65 +121,41 @@ def _kind(value: object) -> str:
     return repr(value) if isinstance(value, int | float) else type(value).__name__
 
 
-def parted(
-    graph: Graph, x: Any, y: Any, weights: Any, validation: Any, seed: int
-) -> tuple[Any, Any, Any, tuple[Any, Any] | None]:
-    """Samples, labels and weights to train on, and samples and labels to validate with.
+def held_out_of(
+    data: LabelledData, validation: Any, seed: int
+) -> tuple[LabelledData, LabelledData | None, Rows | slice]:
+    """Return what to train on, what to validate with, and which samples the former are.
 
     Args:
-        graph: the model.
-        x: samples, as ``fit`` takes them.
-        y: their labels.
-        weights: of the samples; None for none.
-        validation: None; (x, y); or a fraction of the samples, which are then drawn and not trained on.
+        data: samples and labels.
+        validation: None; (x, y), or x that brings its labels along; or a fraction of the samples, which are then drawn
+            and not trained on.
         seed: of the drawing.
 
     Raises:
         OptionError: it is something else, or a fraction that leaves one of the two without samples.
-        DataError: there are no labels for the samples to part, or not as many weights.
+        DataError: there are no numbers of samples to draw.
     """
-    if validation is None or (isinstance(validation, tuple | list) and len(validation) == 2):
-        return x, y, weights, validation if validation is None else tuple(validation)
-    if comes_in_batches(graph, as_batches(graph, validation)) or _has_items(validation):
-        return x, y, weights, (validation, None)  # Whether it brings its labels along is seen with them.
+    if validation is None:
+        return data, None, slice(None)
+    if isinstance(validation, tuple | list) and len(validation) == 2:
+        return data, data.to_validate(*validation), slice(None)
+    if data.comes_in_batches(validation) or _has_items(validation):
+        return data, data.to_validate(validation, None), slice(None)
     is_number = isinstance(validation, float | np.floating)
     if not is_number or not 0 < validation < 1:
         rule = "it must be (x, y), or a fraction of the samples, above 0 and below 1"
         raise OptionError("validation", rule, received=_kind(validation))
-    if y is None:
+    samples = data.count
+    if samples is None:
         hint = "give validation=(x, y)."
         raise DataError("validation", "a fraction needs samples with numbers, and their labels", y=None, hint=hint)
-    sources = sources_for(graph, x, "x")
-    samples, names = len(sources[0]), list(graph.outputs)
-    count = round(samples * float(validation))
-    labels = [
-        _known_labels(own, part_subject("y", name, names), sources[0].shape)
-        for name, own in zip(names, in_order(names, y, "y", "output", DataError), strict=True)
-    ]
-    if not 0 < count < samples:
+    if not 0 < round(samples * float(validation)) < samples:
         rule = "a fraction must leave samples on both sides"
         raise OptionError("validation", rule, fraction=validation, samples=samples)
-    order = np.random.default_rng(seed).permutation(samples)
-    kept, held_out = np.sort(order[count:]), np.sort(order[:count])
-    given = prepare_sample_weights(weights, samples)
-
-    def some(rows: Rows) -> tuple[Any, Any]:
-        inputs = by_name(list(graph.inputs), [Part(source, rows) for source in sources])
-        return inputs, by_name(names, [own[rows] for own in labels])
-
-    return *some(kept), None if given is None else given[kept], some(held_out)
+    kept, held_out = map(np.sort, held_out_rows(samples, float(validation), seed))
+    return data.some(kept), data.some(held_out), kept
 
 
 def _has_items(x: Any) -> bool:
     return hasattr(x, "__getitem__") and not hasattr(x, "shape") and not isinstance(x, str | list | tuple)
-
-
-def _known_labels(y: Any, subject: str, x_shape: tuple[int, ...]) -> Any:
-    """Labels that some may be taken of by their numbers."""
-    labels = stored_labels(y, subject)
-    if labels is None:
-        labels = np.asarray(in_memory(y, subject))
-    if not labels.shape or len(labels) != x_shape[0]:
-        rule = "x and y must hold the same number of samples"
-        raise DataError(subject, rule, x_shape=x_shape, y_shape=labels.shape)
-    return labels

@@ -6,38 +6,39 @@ those that the interrupted training would have done.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from blobnet.errors import OptionError, first_few
 from blobnet.files.checkpoint import TrainingState, as_call
+from blobnet.network.ends import by_name
+from blobnet.network.graph import Graph
+from blobnet.training.arguments import losses_for
+from blobnet.training.settings import RATE, Interrupted, TrainingSettings, described_optimizer
 
-#: How errors call a setting, where that is not its name.
-_CALLED = {
-    "augment": "augmentation",
-    "frozen": "set of frozen parameters",
-    "shards": "number of shards",
-    "sync_batch_norm": "choice of sync_batch_norm",
-}
-#: What a setting was in a training whose file does not say it.
-_UNSAID: dict[str, Any] = {"augment": [], "frozen": [], "shards": 1, "sync_batch_norm": False}
-#: What may change.
-EPOCHS, RATE = "epochs", "learning_rate"
 _HINT = "give what was given then; without resume (on the command line --init-from FILE) training goes on from the "
 _HINT += "same weights with a new optimizer."
 
 
-def settings_of(state: TrainingState) -> dict[str, Any]:
-    """All that a training state says of its training."""
-    return {"seed": state.seed, **_of_optimizer(state.optimizer), **state.settings}
+def interrupted_training(state: TrainingState | None, loss: Any) -> Interrupted:
+    """Return the training to go on with; OptionError where a model knows of none."""
+    if state is None:
+        hint = "load a file that the Checkpoint callback, or blobnet train, wrote."
+        raise OptionError("fit", "resume needs a model loaded from a checkpoint", resume=True, hint=hint)
+    return Interrupted(state, loss)
 
 
-def check_resumed(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Checks that a resumed training changes nothing but its epochs and learning rate.
+def check_resumed(
+    interrupted: Interrupted, settings: TrainingSettings, graph: Graph, samples: int | None
+) -> dict[str, tuple[Any, Any]]:
+    """Check that a resumed training changes nothing but what may change.
 
     Args:
-        saved: settings of the interrupted training.
-        now: some or all of those of the resumed one.
+        interrupted: the training that goes on.
+        settings: those of the resumed one.
+        graph: the model.
+        samples: how many samples it has; None for a stream.
 
     Returns:
         What changes, by name: (before, now).
@@ -45,22 +46,38 @@ def check_resumed(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     Raises:
         OptionError: something else changes.
     """
-    changed = {}
-    for name, value in now.items():
-        before = saved.get(name, _UNSAID.get(name, value))
-        if before == value:
-            continue
-        if name not in (EPOCHS, RATE):
-            rule = f"the {_CALLED.get(name, name.replace('_', ' '))} must be that of the interrupted training"
-            raise OptionError("resume", rule, saved=_unlike(before, value), now=_unlike(value, before), hint=_HINT)
-        changed[name] = before, value
+    state, changed = interrupted.state, dict[str, tuple[Any, Any]]()
+    saved = {**state.settings, "seed": state.seed, **described_optimizer(state.optimizer)}
+    if interrupted.loss is not None:
+        saved["loss"] = by_name(list(graph.outputs), losses_for(graph, interrupted.loss))
+    for name, now, unsaid, option in settings.described(graph):
+        before = saved.get(name, unsaid)
+        if before != now and name in option.may_change:
+            changed[name] = before, now
+        elif before != now:
+            raise _refusal(option.called or name.replace("_", " "), before, now)
+    if state.place and (samples is None) != ("samples" not in saved):
+        rule = "in the middle of an epoch, data must come as before: by their numbers, or as a stream"
+        raise OptionError("resume", rule, now="a stream" if samples is None else f"{samples} samples")
+    if samples is not None and saved.get("samples", samples) != samples:
+        raise _refusal("samples", saved["samples"], samples)
     return changed
 
 
-def _of_optimizer(description: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimizer, and apart from it its learning rate."""
-    config = dict(description["config"])
-    return {RATE: config.pop("learning_rate", None), "optimizer": {"kind": description["kind"], "config": config}}
+def note_rate(changed: Mapping[str, tuple[Any, Any]], settings: TrainingSettings, rate: float) -> None:
+    """Say what another learning rate, or number of epochs, means for the steps to come; ``rate`` is the next one's."""
+    said = []
+    if RATE in changed:
+        said.append("is another one than in the interrupted training")
+    if "epochs" in changed and settings.optimizer.schedule.depends_on_epochs:
+        said.append("is spread over {1} epochs in place of {0}".format(*changed["epochs"]))
+    if said:
+        print(f"note: the learning rate {' and '.join(said)}: it goes on at {rate:.2g}", file=sys.stderr)
+
+
+def _refusal(name: str, before: Any, now: Any) -> OptionError:
+    rule = f"the {name} must be that of the interrupted training"
+    return OptionError("resume", rule, saved=_unlike(before, now), now=_unlike(now, before), hint=_HINT)
 
 
 def _unlike(value: Any, other: Any) -> str:

@@ -25,39 +25,30 @@ from blobnet.network.parameters import ParameterTable
 from blobnet.parallel.world import World
 from blobnet.planning import STATISTICS
 from blobnet.training.lanes import Lanes
+from blobnet.training.settings import ORDERED, TrainingSettings
 from blobnet.training.weight_buffers import GRADIENT_SUM, SUM_SCALE, Sums, half, statistics_of
-
-#: How ranks add: along the tree of shards, or as their transport likes, whose bits depend on the number of ranks.
-ORDERED, FAST = "ordered", "fast"
 
 #: Bytes of gradients, at least, that are exchanged together while the backward pass goes on.
 BUCKET = 16 << 20
 
 
 def sums_of(
-    graph: Graph,
-    table: ParameterTable,
-    accumulate: bool,
-    shards: int,
-    world: World,
-    reduction: str = ORDERED,
-    *,
-    in_step: bool = False,
+    graph: Graph, table: ParameterTable, settings: TrainingSettings, world: World, *, accumulate: bool = False
 ) -> Sums:
-    """What a rank keeps of the sums of a step that is made of several batches, in one shard or several."""
-    if shards == 1:
+    """What a rank keeps of the sums of a step that is made of several batches (``accumulate``) or shards."""
+    if settings.shards == 1:
         return Sums(table.trainable_elements, range(0), int(accumulate))
-    own = shards // world.size
+    own = settings.shards // world.size
     # One for each level of the tree of the rank's own. A shard that is the right one of two is added to the left one
     # itself; where it is made of several batches, these must be added to each other first.
     count = own.bit_length() if accumulate else max(1, own.bit_length() - 1)
     sums = Sums(table.trainable_elements, statistics_of(graph, table), count, accumulate)
-    if in_step:  # Statistics are those of all shards at once.
+    if settings.sync_batch_norm:  # Statistics are those of all shards at once.
         sums = replace(sums, statistics=range(0), count=own, in_step=True)
     if world.size == 1:
         return sums
     parts = parts_of(table, sums.elements) if world.transport.in_buckets else (range(sums.elements),)
-    return replace(sums, parts=parts, is_ordered=reduction == ORDERED)
+    return replace(sums, parts=parts, is_ordered=settings.reduction == ORDERED)
 
 
 def parts_of(table: ParameterTable, elements: int) -> tuple[range, ...]:

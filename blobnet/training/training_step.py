@@ -3,97 +3,47 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.augment import Augmentation
 from blobnet.augment.epoch_rows import EpochRows, check_fit, partner_shares
 from blobnet.data.moved_labels import move_labels
 from blobnet.device.device import Device
 from blobnet.device.memory import PendingRead
-from blobnet.errors import OptionError, OutOfMemoryError, PlanError, warn
-from blobnet.execution.executor import (
-    IN_PARTS,
-    Executor,
-    Launch,
-    check_by_default,
-    check_fits,
-    first_that_fits,
-    plan_for,
-)
+from blobnet.errors import OptionError, OutOfMemoryError, warn
+from blobnet.execution.executor import IN_PARTS, Executor, Launch, first_that_fits
 from blobnet.launch.kernel_call import Batch
 from blobnet.losses import Loss
 from blobnet.memory.blob import FLOAT32, FloatArray, Shape
-from blobnet.network.ends import TOTALS, Head, Losses, heads_of
+from blobnet.network.ends import TOTALS, Head, heads_of
 from blobnet.network.graph import Graph
-from blobnet.network.parameters import DeviceParameters, ParameterTable, parameter_table
-from blobnet.network.patterns import rate_factors
-from blobnet.optimizers import Optimizer
+from blobnet.network.parameters import DeviceParameters
 from blobnet.optimizers.base import HYPERPARAMETERS
-from blobnet.parallel.world import ALONE, World
-from blobnet.planning import STEP_WORDS, Plan
-from blobnet.training import weight_buffers
-from blobnet.training.lanes import Lanes, lane_counts, memory_of_lanes, settings_of
-from blobnet.training.lockstep import Lockstep, memory_of_shards
-from blobnet.training.shard_sum import ORDERED, ShardSum, sums_of
-from blobnet.training.weight_buffers import AVERAGE, AVERAGE_RATE, GRADIENT_SUM, Sums, average_call, average_rate
+from blobnet.planning import STEP_WORDS
+from blobnet.training.kept import KeptArrays, Place
+from blobnet.training.lanes import Lanes
+from blobnet.training.lockstep import Lockstep
+from blobnet.training.settings import TrainingSettings
+from blobnet.training.shard_sum import ShardSum
+from blobnet.training.step_plan import PLAIN, StepContext, plan_step, sizes_of_parts
+from blobnet.training.weight_buffers import (
+    AVERAGE,
+    AVERAGE_RATE,
+    GRADIENT_SUM,
+    SQUARES,
+    average_call,
+    average_rate,
+    finite_call,
+)
 
 #: The names among the optimizer's slots of the parameters themselves and of their averages, in files whose weights are
 #: not those: the parameters where there are averages, both where the file's weights are of an earlier epoch.
 _PARAMETERS, _AVERAGES = "parameters", "averages"
-
-
-def fitting_plan(
-    device: Device,
-    graph: Graph,
-    batch_size: int,
-    loss: Losses,
-    optimizer: Optimizer,
-    *,
-    frozen: Collection[str] = (),
-    accumulate: bool = False,
-    shards: int = 1,
-    world: World = ALONE,
-    reduction: str = ORDERED,
-    in_step: bool = False,
-    lanes: int = 1,
-    average: bool = False,
-    **settings: Any,
-) -> Plan:
-    """A training plan that fits a device beside what a step keeps besides, and whose kernels are built.
-
-    Its ``parameters`` say what is trained: all but those that are ``frozen``, by name. Other ``settings`` are as for
-    make_plan.
-
-    Raises:
-        PlanError: it does not fit.
-        ShapeError: the loss does not fit the model's output.
-    """
-    table = parameter_table(graph, frozen, rate_factors(graph, optimizer.factors))
-    sums = sums_of(graph, table, accumulate, shards, world, reduction, in_step=in_step)
-    reserved = _state_bytes(table, optimizer, sums, average)
-    settings |= {"loss": loss, "training": True, "parameters": table, "shards": shards if in_step else 1}
-    own = shards // world.size
-    settings |= settings_of(sums, own, lanes, accumulate=accumulate)
-    plan = plan_for(device, graph, batch_size, reserved=reserved, **settings)
-    beside = memory_of_shards(plan, own) if in_step else memory_of_lanes(plan, lanes, own)
-    check_fits(plan, device, reserved + beside)
-    return plan
-
-
-def _state_memory(table: ParameterTable, optimizer: Optimizer, sums: Sums, average: bool) -> dict[str, int]:
-    """Elements of the buffers that a step keeps besides its plan's, but for averaged parameters."""
-    return optimizer.memory(table) | sums.memory() | weight_buffers.memory(average=average)
-
-
-def _state_bytes(table: ParameterTable, optimizer: Optimizer, sums: Sums, average: bool) -> int:
-    elements = sum(_state_memory(table, optimizer, sums, average).values())
-    return FLOAT32.itemsize * elements + (table.bytes if average else 0)
 
 
 class TrainingStep:
@@ -103,30 +53,15 @@ class TrainingStep:
         device: where to train.
         graph: the model.
         weights: the parameters to start from.
-        loss: what to minimise; of several outputs one for each, of which the weighted sum is minimised.
-        optimizer: how.
-        batch_size: the most samples at once.
-        seed: of dropout, together with the number of the step.
-        input_delta: also compute dL/d input.
-        loss_weights: what the loss of each output is multiplied by; all 1 if None.
-        sample_type: NumPy's name for the type of the samples, or of those of each input.
-        frozen: names of trainable parameters that stay as they are.
-        class_weights: for each output a number for each class, where its loss is one of classes; None is all 1.
-        accumulate: whether a step may be made of several batches.
-        shards: parts of a step that are computed alone, so that any number of ranks gives the same bits.
-        world: the ranks, each with as many of the shards.
-        reduction: how ranks add gradients: see blobnet.training.shard_sum.
-        in_step: whether batch norms are over all shards, which are then computed together.
-        average: how much of an average of the weights a step keeps, from 0 to below 1; None: no average is kept.
-        augment: how samples change on their way in; then every batch needs :meth:`change_samples`.
-        augmented: the name of the input whose samples change; the only one if None.
-        debug: see Executor.
+        settings: how; the weighted sum of its losses is minimised. Where it augments, every batch needs
+            :meth:`change_samples`.
+        context: what the step is made for besides.
 
     Attributes:
         plan: what runs.
         executor: runs it.
+        heads: the outputs with their losses.
         parameters: the parameters on the device.
-        frozen: the names of those that stay as they are.
         result: those that training is for: the averaged ones if there are any, else the same.
         number: steps done.
         own_shards: the numbers of the shards of this rank.
@@ -141,106 +76,61 @@ class TrainingStep:
         device: Device,
         graph: Graph,
         weights: Mapping[str, FloatArray],
-        loss: Losses,
-        optimizer: Optimizer,
-        batch_size: int,
-        seed: int = 0,
-        *,
-        input_delta: bool = False,
-        loss_weights: Sequence[float] | None = None,
-        sample_type: str | tuple[str, ...] = "float32",
-        frozen: Collection[str] = (),
-        class_weights: Sequence[FloatArray | None] | None = None,
-        accumulate: bool = False,
-        shards: int = 1,
-        world: World = ALONE,
-        reduction: str = ORDERED,
-        in_step: bool = False,
-        average: float | None = None,
-        augment: Sequence[Augmentation] = (),
-        augmented: str | None = None,
-        debug: bool | None = None,
+        settings: TrainingSettings,
+        context: StepContext = PLAIN,
     ) -> None:
-        self.heads = heads_of(graph, loss)
-        self.augmented = augmented or (next(iter(graph.inputs)) if augment else None)
+        self.heads = heads_of(graph, settings.loss)
+        changed, changes = settings.augment
         #: The shape of the samples that change.
-        self._changed = graph.inputs[self.augmented].shape if self.augmented else Shape.flat(1)
+        self._changed = graph.inputs[changed].shape if changed else Shape.flat(1)
         for head in self.heads:
-            check_fit(augment, self._changed, head.shape, head.loss)
-        self.device = device
-        self.graph = graph
-        self.loss_weights = tuple(loss_weights or (1.0,) * len(self.heads))
-        self.optimizer = optimizer
-        self.frozen = frozenset(frozen)
-        self.seed = seed
+            check_fit(changes, self._changed, head.shape, head.loss)
+        self.device, self.graph, self.settings, self.world = device, graph, settings, context.world
         self.number = 0
-        self.class_weights = tuple(class_weights or (None,) * len(self.heads))
-        self.average = average
-        self.augment = tuple(augment)
+        self.loss_weights = settings.loss_weights or (1.0,) * len(self.heads)
+        self._class_weights = settings.class_weights or (None,) * len(self.heads)
         self._partner_shares: tuple[FloatArray | None, ...] = (None,) * len(self.heads)
-        self.shards, self.world = shards, world
-        own = shards // world.size
-        self.own_shards = range(world.rank * own, (world.rank + 1) * own)
-        settings: dict[str, Any] = {"input_delta": input_delta, "sample_type": sample_type, "frozen": frozen}
-        in_step = in_step and shards > 1 and _couples_samples(graph, self.frozen)
-        settings |= {"accumulate": accumulate, "shards": shards, "world": world, "reduction": reduction}
-        settings["in_step"] = in_step
-        settings["average"] = average is not None
-        settings["augmented"] = self.augmented or False
-        counts = (
-            [1]
-            if in_step or accumulate or debug or (debug is None and check_by_default())
-            else lane_counts(device.model, graph, batch_size, own)
-        )
-        for lanes in counts:
-            try:
-                self.plan = fitting_plan(device, graph, batch_size, loss, optimizer, lanes=lanes, **settings)
-                break
-            except PlanError:  # Of fewer shards at a time there is less to keep.
-                if lanes == 1:
-                    raise
+        own = settings.shards // self.world.size
+        self.own_shards = range(self.world.rank * own, (self.world.rank + 1) * own)
+        made = plan_step(device, graph, settings, context)
+        self.plan, self.bytes, sums = made.plan, made.bytes, made.sums
         self.parameters = self.result = DeviceParameters(device, graph, self.plan.request.parameters)
         self.parameters.write(weights)
-        table, device_model = self.parameters.table, self.plan.request.tuning.model
-        sums = sums_of(graph, table, accumulate, shards, world, reduction, in_step=in_step)
-        self._state_bytes = _state_bytes(table, optimizer, sums, average is not None)
-        memory = _state_memory(table, optimizer, sums, average is not None)
-        sizes = {name: FLOAT32.itemsize * elements for name, elements in memory.items()}
-        allocate = partial(world.transport.allocate, device)
+        allocate = partial(self.world.transport.allocate, device)
         self._state = {
-            name: (allocate if name == GRADIENT_SUM else device.memory.allocate)(size) for name, size in sizes.items()
+            name: (allocate if name == GRADIENT_SUM else device.memory.allocate)(FLOAT32.itemsize * elements)
+            for name, elements in made.memory.items()
         }
         buffers = {"parameters": self.parameters.buffer, **self._state}
-        if average is not None:
+        table, model = self.plan.request.parameters, self.plan.request.tuning.model
+        updates = settings.optimizer.calls(table, model)
+        if settings.average is not None:
             self.result = DeviceParameters(device, graph, table)
             self.result.write(weights)
             buffers[AVERAGE] = self.result.buffer
+            updates += average_call(table, model)
         #: Of the totals of each shard.
         self._totals = len(self.heads) * TOTALS
         if sums.parts:
-            buffers["gradients"] = allocate(self.plan.buffers["gradients"].bytes(batch_size))
+            buffers["gradients"] = allocate(self.plan.buffers["gradients"].bytes(self.batch_size))
         if own > 1:
             buffers["totals"] = device.memory.allocate(FLOAT32.itemsize * own * self._totals)
-        self.executor = Executor(device, self.plan, buffers, debug=debug)
+        self.executor = Executor(device, self.plan, buffers, debug=context.debug)
         #: The shards of this rank, where they are computed together.
         self.lockstep: Lockstep | None = None
-        if in_step:
-            self.lockstep = Lockstep(self.executor, sums, self.own_shards, world, self._totals)
-            self._state_bytes += memory_of_shards(self.plan, own)
-        self._state_bytes += memory_of_lanes(self.plan, lanes, own)
-        self.lanes = Lanes(self.executor, lanes, own, sums)
-        for head, numbers in zip(self.heads, self.class_weights, strict=True):
+        if sums.in_step:
+            self.lockstep = Lockstep(self.executor, sums, self.own_shards, self.world, self._totals)
+        self.lanes = Lanes(self.executor, made.lanes, own, sums)
+        for head, numbers in zip(self.heads, self._class_weights, strict=True):
             if numbers is not None:
                 self.executor.write_array(head.buffer("class_weights"), numbers)
-        updates = optimizer.calls(table, device_model)
-        if average is not None:
-            updates += average_call(table, device_model)
-        self._update = self.executor.bind(updates, 0)
+        trained = "parameters" if settings.average is None else AVERAGE
+        *self._update, self._squares = self.executor.bind([*updates, finite_call(trained, table, model)], 0)
         self._is_over = False
         #: The number of the step that launches have been told last.
         self._told: int | None = None
         #: The sum of the gradients, where a step is made of several batches.
-        self.sum = ShardSum(self.executor, sums, shards, world, self._totals, self.lanes)
+        self.sum = ShardSum(self.executor, sums, settings.shards, self.world, self._totals, self.lanes)
 
     @property
     def batch_size(self) -> int:
@@ -248,9 +138,9 @@ class TrainingStep:
         return self.plan.batch_size
 
     @property
-    def bytes(self) -> int:
-        """What the step holds on the device."""
-        return self.plan.bytes() + self._state_bytes
+    def parts(self) -> int:
+        """Into how many parts a batch of a shard is cut, where the device has no memory for all of it at once."""
+        return self.settings.batch_size // self.settings.shards // self.batch_size
 
     @property
     def losses(self) -> tuple[Loss, ...]:
@@ -282,7 +172,7 @@ class TrainingStep:
         """
         found = []
         given = sample_weights or (None,) * len(self.heads)
-        ends = self.heads, labels, given, self.class_weights, self._partner_shares
+        ends = self.heads, labels, given, self._class_weights, self._partner_shares
         for head, own, weights, class_weights, shares in zip(*ends, strict=True):
             if weights is not None:
                 self.executor.feed(head.buffer("sample_weights"), weights)
@@ -291,16 +181,16 @@ class TrainingStep:
 
     def epoch_rows(self, epoch: int, numbers: Callable[[int, int], npt.NDArray[np.integer]]) -> EpochRows | None:
         """How the samples of an epoch change; None if they do not. ``numbers`` is as for EpochRows."""
-        if not self.augment:
+        if not self.settings.augment.changes:
             return None
-        return EpochRows(self.augment, self._changed, self.seed, epoch, numbers)
+        return EpochRows(self.settings.augment.changes, self._changed, self.settings.seed, epoch, numbers)
 
     def change_samples(self, rows: FloatArray) -> None:
         """Says how the batch that is loaded is augmented, before it is weighed: by rows of :meth:`epoch_rows`."""
         for entry in self.plan.request.entries:
             if entry.augmented:
                 self.executor.feed(entry.buffer("augmentation"), rows)
-        if any(augmentation.mixes for augmentation in self.augment):
+        if any(augmentation.mixes for augmentation in self.settings.augment.changes):
             self._partner_shares = tuple(map(self._shares_of(rows), self.heads))
             for head, shares in zip(self.heads, self._partner_shares, strict=True):
                 if shares is not None:
@@ -317,7 +207,9 @@ class TrainingStep:
     @property
     def moves_labels(self) -> bool:
         """Whether there are labels that move along with their samples."""
-        return any(item.moves for item in self.augment) and any(head.shape.rank > 0 for head in self.heads)
+        return any(item.moves for item in self.settings.augment.changes) and any(
+            head.shape.rank > 0 for head in self.heads
+        )
 
     def move_labels(self, labels: Sequence[npt.NDArray[np.int32]], rows: FloatArray) -> None:
         """Moves the labels of a batch, in place, along with its samples: before they are loaded."""
@@ -371,9 +263,9 @@ class TrainingStep:
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
         table = self.parameters.table
-        self.executor.feed(HYPERPARAMETERS, self.optimizer.hyperparameters(table, self.number, learning_rate))
-        if self.average is not None:
-            rate = average_rate(self.number, self.average)
+        self.executor.feed(HYPERPARAMETERS, self.settings.optimizer.hyperparameters(table, self.number, learning_rate))
+        if self.settings.average is not None:
+            rate = average_rate(self.number, self.settings.average)
             self.executor.feed(AVERAGE_RATE, np.array([rate], np.float32))
         self.executor.launch(self._update, 0)
         for parameters in {self.parameters, self.result}:
@@ -394,7 +286,7 @@ class TrainingStep:
         if self._told == self.number:
             return
         step = np.zeros(STEP_WORDS, np.uint32)
-        step[:3] = self.seed & 0xFFFFFFFF, self.seed >> 32, self.number
+        step[:3] = self.settings.seed & 0xFFFFFFFF, self.settings.seed >> 32, self.number
         self.executor.feed("step", step)
         self._told = self.number
 
@@ -428,7 +320,7 @@ class TrainingStep:
 
     def reset_totals(self, totals: FloatArray | None = None) -> None:
         """Starts the metrics anew, or from what :meth:`totals` gave."""
-        every = np.zeros(self.shards * self._totals, np.float32) if totals is None else totals
+        every = np.zeros(self.settings.shards * self._totals, np.float32) if totals is None else totals
         own = self.own_shards
         self.executor.feed("totals", every[own.start * self._totals : own.stop * self._totals])
 
@@ -465,33 +357,43 @@ class TrainingStep:
         flat = self.device.memory.read(self.executor.buffers["gradients"], max(1, table.trainable_elements))
         return table.unpack_gradients(flat)
 
-    def optimizer_state(self, *, is_whole: bool = False) -> dict[str, FloatArray]:
+    def is_finite(self) -> bool:
+        """Whether :attr:`result` is surely finite, once all that was launched is done; huge numbers are not sure."""
+        self.executor.launch([self._squares], 0)
+        sums = self.device.memory.read(self.executor.buffers[SQUARES], self._squares.call.groups)
+        return bool(np.isfinite(sums).all())
+
+    def kept_weights(self) -> KeptArrays:
+        """The arrays of :attr:`result` by name, as they are now: see KeptArrays."""
+        table = self.parameters.table
+        places = {"weights": Place(self.result.buffer, table.elements)}
+        return KeptArrays(self.device, places, list(table.slices), lambda read: table.unpack(read["weights"]))
+
+    def kept_state(self, *, is_whole: bool = False) -> KeptArrays:
         """A flat array for each slot of the optimizer; with an average also the parameters themselves.
 
         ``is_whole``: with all parameters, and their averages, for a file that holds others.
         """
-        table = self.parameters.table
-        slots = {
-            slot: self.device.memory.read(self._slot(slot), table.trainable_elements)
-            for slot in self.optimizer.state_slots
-        }
-        if self.average is not None or is_whole:
-            slots[_PARAMETERS] = self.device.memory.read(self.parameters.buffer, table.elements)
-        if self.average is not None and is_whole:
-            slots[_AVERAGES] = self.device.memory.read(self.result.buffer, table.elements)
-        return slots
+        table, has_average = self.parameters.table, self.settings.average is not None
+        slots = self.settings.optimizer.state_slots
+        places = {slot: Place(self._slot(slot), table.trainable_elements) for slot in slots}
+        if has_average or is_whole:
+            places[_PARAMETERS] = Place(self.parameters.buffer, table.elements)
+        if has_average and is_whole:
+            places[_AVERAGES] = Place(self.result.buffer, table.elements)
+        return KeptArrays(self.device, places, list(places))
 
     def restore(self, number: int, optimizer_state: Mapping[str, FloatArray]) -> bool:
-        """Goes on behind step ``number`` with what :meth:`optimizer_state` gave; OptionError if that does not fit.
+        """Goes on behind step ``number`` with what :meth:`kept_state` gave; OptionError if that does not fit.
 
         Returns:
             Whether it was whole, so that :attr:`result` holds other weights than before.
         """
         table = self.parameters.table
-        wanted = dict.fromkeys(self.optimizer.state_slots, table.trainable_elements)
-        is_whole = (_PARAMETERS if self.average is None else _AVERAGES) in optimizer_state
-        wanted |= {_PARAMETERS: table.elements} if self.average is not None or is_whole else {}
-        wanted |= {_AVERAGES: table.elements} if self.average is not None and is_whole else {}
+        wanted = dict.fromkeys(self.settings.optimizer.state_slots, table.trainable_elements)
+        is_whole = (_PARAMETERS if self.settings.average is None else _AVERAGES) in optimizer_state
+        wanted |= {_PARAMETERS: table.elements} if self.settings.average is not None or is_whole else {}
+        wanted |= {_AVERAGES: table.elements} if self.settings.average is not None and is_whole else {}
         sizes = {slot: values.size for slot, values in optimizer_state.items()}
         if sizes != wanted:
             rule = "the optimizer's state must be that of the parameters that are trained"
@@ -505,49 +407,38 @@ class TrainingStep:
         return is_whole
 
     def _slot(self, slot: str) -> Any:
-        return self._state[self.optimizer.storage(slot)]
+        return self._state[self.settings.optimizer.storage(slot)]
 
 
 def step_that_fits(
-    device: Device, make: Callable[..., TrainingStep], batch_size: int, accumulate: bool, *, in_parts: bool
+    device: Device,
+    graph: Graph,
+    weights: Mapping[str, FloatArray],
+    settings: TrainingSettings,
+    context: StepContext,
 ) -> TrainingStep:
-    """A step for batches, or if it may be for parts of them: as many as it takes to fit the device's memory.
+    """Return a step for batches; with ``fit_memory`` for parts of them, as many as it takes to fit the device's memory.
 
     A warning says that there are parts.
-
-    Args:
-        device: of the step.
-        make: TrainingStep, which lacks ``batch_size`` and ``accumulate`` alone.
-        batch_size: samples of a batch, which is a multiple of those of a part.
-        accumulate: whether gradients are added up in any case.
-        in_parts: whether there may be parts, whose gradients are added up.
 
     Raises:
         PlanError, OutOfMemoryError: the memory is not enough.
     """
-    small = [size for size in range(1, math.isqrt(batch_size) + 1) if batch_size % size == 0]
-    sizes = sorted({*small, *(batch_size // size for size in small)}, reverse=True)
+    sizes = sizes_of_parts(settings)
 
     def made(size: int) -> TrainingStep:
-        return make(batch_size=size, accumulate=accumulate or size < batch_size)
+        return TrainingStep(device, graph, weights, settings, replace(context, batch_size=size))
 
     try:
-        step = first_that_fits(device, sizes if in_parts else sizes[:1], made)
+        step = first_that_fits(device, sizes, made)
     except OutOfMemoryError as error:
-        if not in_parts and batch_size > 1:
+        if not settings.fit_memory and sizes[0] > 1:
             error.args = (f"{error}{'' if 'Hint: ' in str(error) else ' Hint:'} {IN_PARTS}",)
         raise
-    if step.batch_size < batch_size:
+    if step.batch_size < sizes[0]:
         rule = "the memory of the device should hold a whole batch, which is computed in parts now"
-        warn("fit_memory", rule, batch_size=batch_size, part=step.batch_size)
+        warn("fit_memory", rule, batch_size=sizes[0], part=step.batch_size)
     return step
-
-
-def _couples_samples(graph: Graph, frozen: Collection[str]) -> bool:
-    """Whether a network has layers by which samples depend on each other: batch norms that are trained."""
-    coupling = [vertex for vertex in graph.vertices if vertex.layer.couples_samples]
-    trained = [(vertex, spec.name) for vertex in coupling for spec in graph.parameters(vertex) if spec.trainable]
-    return any(vertex.parameter(name) not in frozen for vertex, name in trained)
 
 
 def not_finite(weights: Mapping[str, FloatArray]) -> list[str]:

@@ -12,6 +12,7 @@ from blobnet.layers.initializers import GIVEN
 from blobnet.memory.blob import FLOAT32
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import PARAMETER_ALIGNMENT, ParameterTable
+from blobnet.optimizers.base import MAX_PARTIALS, squares_call
 from blobnet.planning import STATISTICS
 
 #: The sum of the gradients of a step's batches, and what makes it the gradient of the step.
@@ -20,6 +21,8 @@ GRADIENT_SUM, SUM_SCALE = "gradient sum", "gradient sum scale"
 SHARD_GRADIENTS = "gradients of shards"
 #: An exponential moving average of the parameters, and how much of them the next step adds to it.
 AVERAGE, AVERAGE_RATE = "averaged parameters", "average rate"
+#: Sums of the squares of all parameters, to see whether they are finite.
+SQUARES = "squares of parameters"
 #: Bytes at most that ranks send each other whole, which takes one message at each level in place of two.
 WHOLE = 1 << 20
 #: Work-items of a work-group, and the most of a launch, on a GPU.
@@ -154,8 +157,13 @@ def statistics_of(graph: Graph, table: ParameterTable) -> range:
 
 
 def memory(*, average: bool) -> dict[str, int]:
-    """Elements of the buffers of averages; the averaged parameters are DeviceParameters."""
-    return {AVERAGE_RATE: 1} if average else {}
+    """Elements of the buffers of averages, and of sums of squares; the averaged parameters are DeviceParameters."""
+    return {SQUARES: MAX_PARTIALS} | ({AVERAGE_RATE: 1} if average else {})
+
+
+def finite_call(storage: str, table: ParameterTable, model: DeviceModel) -> KernelCall:
+    """The call that leaves numbers in SQUARES that are finite if all parameters in a storage are, and none is huge."""
+    return squares_call(_array(storage, table.elements), _array(SQUARES, MAX_PARTIALS), model, "weights' norm")
 
 
 def average_call(table: ParameterTable, model: DeviceModel) -> list[KernelCall]:

@@ -1,15 +1,17 @@
 /*
- * The first stage of the gradients' norm: each work-group leaves the sum of its elements' squares.
+ * The first stage of a norm: each work-group leaves the sum of its elements' squares, which is not finite where one of
+ * them is not.
  * The elements between parameters are 0. All sums run in a fixed order.
  *
  * Arrays:
  *   GRADIENTS      read
  *   CLIP_PARTIALS  write  one sum a work-group
- * Macros:
+ * Scalars:
  *   TRAINABLE_ELEMENTS
+ *   GLOBAL_WIDTH        work-items
+ * Macros:
  *   LANES               elements of a vector
  *   RUN                 vectors in a row that a work-item does
- *   GLOBAL_WIDTH        work-items
  *   LOCAL_WIDTH         work-items of a group, a power of two
  * Global:
  *   width  runs
@@ -21,7 +23,8 @@
 #include "optimizer/runs.h"
 
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
-optimizer_sum_of_squares(READ_ARRAY(real_t, gradients), WRITE_ARRAY(real_t, clip_partials))
+optimizer_sum_of_squares(READ_ARRAY(real_t, gradients), WRITE_ARRAY(real_t, clip_partials), const int trainable_elements,
+                         const int global_width)
 {
     __local accumulator_t group[LOCAL_WIDTH];
     vector_t squares = 0;

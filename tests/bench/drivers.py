@@ -47,6 +47,8 @@ from blobnet.device.device import Device
 from blobnet.device.discovery import DeviceInfo, choose, devices
 from blobnet.losses import CrossEntropy
 from blobnet.optimizers import SGD, Adam, Optimizer
+from blobnet.training.settings import TrainingSettings
+from blobnet.training.step_plan import StepContext
 from blobnet.training.training_step import TrainingStep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,9 +68,8 @@ def trained(device: Device, optimizer: Optimizer) -> dict[str, npt.NDArray[Any]]
     y = np.asarray(split.y, np.int32)
     model = models.lenet5((1, 28, 28), 10)
     model.set_normalization([x.mean()], [x.std()])
-    step = TrainingStep(
-        device, model.graph, model.weights, CrossEntropy(), optimizer, batch_size=BATCH, seed=0, sample_type="uint8"
-    )
+    settings = TrainingSettings(loss=CrossEntropy(), optimizer=optimizer, batch_size=BATCH)
+    step = TrainingStep(device, model.graph, model.weights, settings, StepContext(sample_type="uint8"))
     order = np.random.default_rng(0).permutation(np.arange(BATCH * max(STEPS)) % len(x))
     found: dict[str, npt.NDArray[Any]] = {}
     for number, rows in enumerate(np.split(order, max(STEPS)), 1):

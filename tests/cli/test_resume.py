@@ -127,6 +127,17 @@ def test_ctrl_c_leaves_a_checkpoint_to_resume_from(run, net, tmp_path) -> None:
     assert Path("stopped.h5").read_bytes() == Path("whole.h5").read_bytes()
 
 
+def test_what_is_not_given_is_as_it_was(run, net) -> None:
+    given = ["--batch-size", 32, "--accumulate", 2, "--shards", 2, "--sync-batch-norm", "--seed", 3, "--average", 0.9]
+    given += ["--schedule", "constant", "--augment", "crop=1", "--freeze", "*/bias", "--label-smoothing", 0.1]
+    arguments = ["train", net, "--dataset", "digits", "--label-smoothing", 0.1]
+    assert run(*arguments, *given, "--epochs", 2, "--output", "whole.h5").status == 0
+    assert run(*arguments, *given, "--epochs", 1, "--output", "parts.h5").status == 0
+    result = run(*arguments, "--epochs", 2, "--output", "parts.h5", "--resume")
+    assert result.status == 0, result.err
+    assert Path("parts.h5").read_bytes() == Path("whole.h5").read_bytes()
+
+
 def test_a_finished_training_goes_on(run, trained) -> None:
     """With the optimizer of the file, its schedule spread over all epochs: as good as before, and better in the end."""
     Path("more.h5").write_bytes(trained.read_bytes())

@@ -545,13 +545,13 @@ def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     model, x = tiny_model(), digits(4)[0]
     weights = DeviceParameters(fresh, model.graph)
     weights.write(model.weights)
-    evaluator = Evaluator(fresh, model.graph, weights, 4)
+    evaluator = Evaluator.of(fresh, model.graph, weights, 4)
     (wanted,) = evaluator.predict(IndexedReader(sources_for(evaluator.plan.request.graph, x, "x")), len(x))
     for job in jobs_of(model.graph, 4, False, fresh.tuning):
         found = tuner._Problem(job.case, 4, fresh.tuning).candidates[job.task]
         other = max(found, key=lambda item: item.cost).way
         fresh.tunings.record(job.task, Winner(other, 1.0, Variant("x"), 1.0, "fast"))
-    tuned = Evaluator(fresh, model.graph, weights, 4)
+    tuned = Evaluator.of(fresh, model.graph, weights, 4)
     before, after = ({(call.task, call.way) for _, call in each.plan.calls} for each in (evaluator, tuned))
     chosen = {(task, winner.candidate) for task, winner in fresh.tunings.winners.items()}
     assert chosen

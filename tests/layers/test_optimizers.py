@@ -103,7 +103,7 @@ class Memory:
         kernel = self.device.programs.kernel(call.assemble(), source.entry, call.label)
         arrays = [call.arrays[role] for role in source.arrays]
         pairs = [(self.buffers[array.storage], np.int32(array.offset)) for array in arrays]
-        kernel.set_args(*[argument for pair in pairs for argument in pair])
+        kernel.set_args(*[argument for pair in pairs for argument in pair], *map(np.int32, call.sizes.values()))
         return kernel
 
     def write(self, name: str, values: npt.ArrayLike) -> None:

@@ -20,8 +20,9 @@ from blobnet.datasets.checks import classes_of_one_hot
 from blobnet.datasets.splits import as_split
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, BlobnetWarning, DataError, DeviceError, FileError, OptionError, ShapeError
+from blobnet.execution.inference import LabelledData
 from blobnet.support.foreign import ARGUMENTS, METHODS
-from blobnet.training.arguments import loss_of, optimizer_of, parted
+from blobnet.training.arguments import held_out_of, loss_of, optimizer_of
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.standard_normal((21, 2, 5, 4), dtype=np.float32)
@@ -150,21 +151,21 @@ def test_a_fraction_is_held_out(device: Device, tmp_path: Path, kind: str) -> No
         x = h5py.File(tmp_path / "x.h5", "w").create_dataset("x", data=X)
     elif kind == "float64":
         x = X.astype(np.float64)
-    numbers = np.arange(len(Y))
-    kept_x, kept_y, weights, (held_x, held_y) = parted(model().graph, x, Y, numbers, 0.3, 5)
-    assert np.array_equal(Y[weights.astype(int)], kept_y)
-    kept, held = (np.empty((len(part), 2, 5, 4), np.float32) for part in (kept_x, held_x))
-    for part, out in ((kept_x, kept), (held_x, held)):
-        part.read(np.arange(len(part)), out)
-    assert len(held_y) == 6
+    data = LabelledData(model().graph, losses.CrossEntropy(), x, Y)
+    train, held_out, rows = held_out_of(data, 0.3, 5)
+    assert held_out is not None
+    (kept_y,), (held_y,) = train.labels or (), held_out.labels or ()
+    assert np.array_equal(Y[rows], kept_y)
+    kept, held = (np.empty((own.count, 2, 5, 4), np.float32) for own in (train, held_out))
+    for own, out in ((train, kept), (held_out, held)):
+        own.sources[0].read(np.arange(len(out)), out)
+    assert len(held_y) == len(held) == 6
     whole = np.concatenate([kept, held]), np.concatenate([kept_y, held_y])
     order = np.lexsort(whole[0].reshape(21, -1).T)
     wanted = np.lexsort(X.reshape(21, -1).T)
     np.testing.assert_array_equal(whole[0][order], X[wanted])
     np.testing.assert_array_equal(whole[1][order], Y[wanted])
-    other = parted(model().graph, x, Y, None, 0.3, 6)
-    assert other[2] is None
-    assert not np.array_equal(held_y, other[3][1]) or not np.array_equal(kept_y, other[1])
+    assert not np.array_equal(held_out_of(data, 0.3, 6)[2], rows)
     found = trained(device, x, validation=0.3, seed=5)
     explicit = trained(device, kept, kept_y, validation=(held, held_y), seed=5)
     assert_same(found, explicit)

@@ -14,16 +14,15 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.augment.words import augmentations_of
 from blobnet.callbacks import Checkpoint
 from blobnet.device.device import Device
 from blobnet.device.memory import Memory
 from blobnet.errors import BlobnetWarning, OptionError, OutOfMemoryError, PlanError, TrainingError
 from blobnet.execution.executor import IN_PARTS
-from blobnet.losses import CrossEntropy
 from blobnet.model import Model, load
 from blobnet.optimizers import SGD
 from blobnet.schedules import Cosine
+from blobnet.training.settings import TrainingSettings
 from blobnet.training.training_step import TrainingStep
 from tests.tiny import digits, share_of_memory
 from tests.train.test_resume_within_epoch import StopAt, StopError
@@ -54,10 +53,9 @@ def fit(model: Model, device: Device, **settings: Any) -> Model:
 
 def small_device(device: Device, augment: Any = ()) -> Device:
     """A device whose memory holds 5 samples, and of the divisors of 12 the next smaller one."""
-    settings: dict[str, Any] = {"accumulate": True, "augment": augmentations_of(augment)}
-    step = TrainingStep(
-        device, net().graph, net().weights, CrossEntropy(), SGD(0.1, momentum=0.9), batch_size=5, **settings
-    )
+    graph = net().graph
+    settings = TrainingSettings.of(graph, {"accumulate": 2, "augment": augment, "batch_size": 5})
+    step = TrainingStep(device, graph, net().weights, dataclasses.replace(settings, optimizer=SGD(0.1, momentum=0.9)))
     return Device(dataclasses.replace(device.info, memory=step.bytes))
 
 
@@ -202,7 +200,7 @@ def test_what_a_training_held_is_given_back_when_it_ends(device: Device, monkeyp
             super().__init__(*arguments, **settings)
             steps.append(weakref.ref(self))
 
-    monkeypatch.setattr("blobnet.model.TrainingStep", Known)
+    monkeypatch.setattr("blobnet.training.training_step.TrainingStep", Known)
     gc.disable()
     try:
         fit(net(), device, validation=(X, Y))

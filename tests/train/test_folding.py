@@ -13,6 +13,7 @@ from blobnet.examination.reference.dense import dense
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import FloatArray
 from blobnet.optimizers import SGD
+from blobnet.training.settings import TrainingSettings
 from blobnet.training.training_step import TrainingStep
 from tests.kinds import as_gpu
 from tests.tiny import digits
@@ -145,7 +146,8 @@ def test_a_step_makes_what_frozen_layers_need_once_for_their_weights(
     names = {name for name in model.weights if name.split("/")[0] in frozen}
 
     def step_of(weights: dict[str, FloatArray]) -> TrainingStep:
-        made = TrainingStep(gpu, model.graph, weights, CrossEntropy(), SGD(0.1), 8, frozen=names)
+        settings = TrainingSettings(loss=CrossEntropy(), optimizer=SGD(0.1), batch_size=8, freeze=frozenset(names))
+        made = TrainingStep(gpu, model.graph, weights, settings)
         made.load_batch(x, y)
         return made
 

@@ -14,11 +14,14 @@ from blobnet.augment import Flip, Mixup
 from blobnet.callbacks import Checkpoint
 from blobnet.device.device import Device
 from blobnet.errors import PlanError
+from blobnet.execution import executor
 from blobnet.losses import CrossEntropy
-from blobnet.optimizers import SGD, Adam
+from blobnet.optimizers import SGD
 from blobnet.planning import Plan, make_plan
-from blobnet.training import training_step
+from blobnet.training import step_plan
 from blobnet.training.lanes import lane_counts, memory_of_lanes
+from blobnet.training.settings import TrainingSettings
+from blobnet.training.step_plan import StepContext
 from blobnet.training.training_step import TrainingStep
 from blobnet.training.weight_buffers import GRADIENT_SUM
 from tests.kinds import tuning_for
@@ -28,7 +31,7 @@ from tests.train.test_shards import RANK, SETTINGS, X, Y, check_that_a_later_sha
 
 
 def at_a_time(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_step, "lane_counts", lambda kind, graph, size, shards: [min(count, shards)])
+    monkeypatch.setattr(step_plan, "lane_counts", lambda kind, graph, size, shards: [min(count, shards)])
 
 
 def trained(path: Path, device: Device, data: Any = (X, Y), **more: Any) -> bytes:
@@ -71,10 +74,10 @@ def test_ranks_compute_two_at_a_time_or_one_where_the_sum_is(device: Device, tmp
     weights = {number: 1 + number / 9 for number in range(10)}
     one_by_one = trained(tmp_path / "1.h5", device, shards=4, class_weights=weights)
     script = f"""
-from blobnet.training import training_step
+from blobnet.training import step_plan
 from tests.train.test_shards import SETTINGS
 SETTINGS["class_weights"] = {weights}
-training_step.lane_counts = lambda kind, graph, size, shards: [min(2, shards)]
+step_plan.lane_counts = lambda kind, graph, size, shards: [min(2, shards)]
 {RANK}"""
     # In several buckets, which wait for both shards of a rank.
     for count, whole in ((2, 700), (4, 0)):
@@ -85,7 +88,8 @@ training_step.lane_counts = lambda kind, graph, size, shards: [min(2, shards)]
 def test_no_sum_is_a_negative_zero(device: Device) -> None:
     # As it were where the gradients of all shards are, and the sum begins with those of one of them.
     model = plain_model()
-    step = TrainingStep(device, model.graph, model.weights, CrossEntropy(), SGD(0.1), 4, shards=2, debug=False)
+    settings = TrainingSettings(loss=CrossEntropy(), optimizer=SGD(0.1), batch_size=8, shards=2)
+    step = TrainingStep(device, model.graph, model.weights, settings, StepContext(debug=False))
     room = step.executor.plan.buffers["gradients"].elements
     for shard in range(2):
         step.sum.begin(shard)
@@ -120,11 +124,12 @@ def test_a_gpu_computes_up_to_four_shards_at_a_time_where_products_are_long() ->
 
 def test_where_memory_is_short_there_are_fewer(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = models.resnet8().graph
-    monkeypatch.setattr(training_step, "lane_counts", lambda kind, graph, size, shards: [4, 2, 1])
+    monkeypatch.setattr(step_plan, "lane_counts", lambda kind, graph, size, shards: [4, 2, 1])
 
     def step() -> TrainingStep:
         weights = models.resnet8().weights
-        return TrainingStep(device, graph, weights, CrossEntropy(), Adam(), 4, shards=8, debug=False)
+        settings = TrainingSettings(loss=CrossEntropy(), batch_size=32, shards=8)
+        return TrainingStep(device, graph, weights, settings, StepContext(debug=False))
 
     large = step()
     assert len(large.lanes.executors) == 4
@@ -133,7 +138,7 @@ def test_where_memory_is_short_there_are_fewer(device: Device, monkeypatch: pyte
         if plan.bytes() + reserved >= large.bytes:
             raise PlanError("plan", "it must fit")
 
-    monkeypatch.setattr(training_step, "check_fits", refuse)
+    monkeypatch.setattr(executor, "check_fits", refuse)
     less = step()
     assert len(less.lanes.executors) == 2
     assert less.bytes + memory_of_lanes(large.plan, 4, 8) == large.bytes + memory_of_lanes(less.plan, 2, 8)

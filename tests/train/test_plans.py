@@ -19,7 +19,9 @@ from blobnet.losses import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquaredEr
 from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
 from blobnet.network.graph import Graph, from_nodes
+from blobnet.optimizers.base import MAX_PARTIALS
 from blobnet.planning import STEP_WORDS, Plan, combining, make_plan
+from blobnet.training.settings import TrainingSettings
 from blobnet.training.training_step import TrainingStep
 from tests.kinds import kind_of, only, tuning_for
 from tests.networks import run
@@ -447,8 +449,9 @@ def test_a_plan_is_what_is_allocated(device: Device, monkeypatch: pytest.MonkeyP
     assert max(allocated) == plan.largest_allocation()
     allocated.clear()
     optimizer = optimizers.Adam(clip_norm=1.0)
-    step = TrainingStep(device, model.graph, model.weights, CrossEntropy(), optimizer, COUNT)
-    state = 4 * sum(optimizer.memory(step.parameters.table).values())
+    settings = TrainingSettings(loss=CrossEntropy(), optimizer=optimizer, batch_size=COUNT)
+    step = TrainingStep(device, model.graph, model.weights, settings)
+    state = 4 * (sum(optimizer.memory(step.parameters.table).values()) + MAX_PARTIALS)
     assert sum(allocated) == step.plan.bytes() + state == step.bytes
 
 

@@ -18,13 +18,15 @@ from blobnet.execution.inference import LabelledData
 from blobnet.launch.kernel_call import Array, sum_call
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import FLOAT32
-from blobnet.model import Model, Sequential, _digest_of, load
+from blobnet.model import Model, Sequential, load
 from blobnet.network.parameters import parameter_table
 from blobnet.optimizers import SGD
 from blobnet.parallel.world import World, check_alike, check_room
 from blobnet.planning import make_plan
 from blobnet.planning.combining import with_combined
 from blobnet.planning.request import Request
+from blobnet.training.ranks import digest_of
+from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import _touches, exchanges, sums_of
 from blobnet.training.weight_buffers import GRADIENT_SUM
 from tests.kinds import tuning_for
@@ -133,7 +135,7 @@ def test_batch_norms_over_all_shards_do_not_depend_on_ranks(device: Device, tmp_
         assert (tmp_path / f"{count}.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
     assert np.isfinite(alone.history["loss"]).all()
     rule = r"resume: the choice of sync_batch_norm must be that of .* Received saved=True, now=False"
-    now = {**SETTINGS, "epochs": 3, "accumulate": accumulate}
+    now = {**SETTINGS, "epochs": 3, "accumulate": accumulate, "sync_batch_norm": False}
     with pytest.raises(OptionError, match=rule):
         load(tmp_path / "2.h5").fit(X[:38], Y[:38], resume=True, device=device, **now)
 
@@ -226,14 +228,14 @@ UNLIKE: dict[str, dict[str, Any]] = {
     "seed": {"seed": 8},
     "epochs": {"epochs": 3},
     "optimizer": {"optimizer": SGD(0.05)},
-    "losses": {"loss": CrossEntropy(label_smoothing=0.1)},
+    "loss": {"loss": CrossEntropy(label_smoothing=0.1)},
     "data": {"x": np.where(np.arange(45).reshape(-1, 1, 1, 1) == 44, 0.5, X)},
     "samples": {"x": X[:44], "y": Y[:44]},
     "validation": {"validation": (X[:9], Y[1:10])},
     "class weights": {"class_weights": {3: 2.0}},
     "sample weights": {"sample_weights": np.arange(45.0)},
     "average": {"average": 0.9},
-    "frozen": {"freeze": "conv1"},
+    "set of frozen parameters": {"freeze": "conv1"},
     "augmentation": {"augment": "flip"},
     "batch size": {"batch_size": 32},
     "metrics": {"metrics": "f1"},
@@ -297,10 +299,10 @@ def test_one_rank_has_the_shards_of_several(device: Device, tmp_path: Path, monk
 def test_data_that_differ_in_one_sample_are_seen(changed: str) -> None:
     graph, loss = tiny_model().graph, CrossEntropy()
     given = {"x": np.tile(X, (20, 1, 1, 1)), "y": np.tile(Y, 20)}
-    before = _digest_of(LabelledData(graph, [loss], given["x"], given["y"]))
-    assert before == _digest_of(LabelledData(graph, [loss], given["x"].copy(), given["y"].copy()))
+    before = digest_of(LabelledData(graph, [loss], given["x"], given["y"]))
+    assert before == digest_of(LabelledData(graph, [loss], given["x"].copy(), given["y"].copy()))
     given[changed][701] += 1
-    assert before != _digest_of(LabelledData(graph, [loss], given["x"], given["y"]))
+    assert before != digest_of(LabelledData(graph, [loss], given["x"], given["y"]))
 
 
 class TwoRanks(World):
@@ -336,17 +338,17 @@ def test_buckets_are_parts_from_the_end_on(monkeypatch: pytest.MonkeyPatch) -> N
     table = parameter_table(graph)
     world = World()
     world.size = 4
-    assert sums_of(graph, table, False, 4, world).parts == (range(table.trainable_elements + 32),)
+    assert sums_of(graph, table, TrainingSettings(shards=4), world).parts == (range(table.trainable_elements + 32),)
     monkeypatch.setattr("blobnet.training.shard_sum.BUCKET", 300)
     # The weights of logits; those of conv2 and conv1, which alone are no bucket; all that is plain, and the statistics.
     second, plain = table.slices["logits/weight"].offset, table.groups[0].decayed_elements
-    assert sums_of(graph, table, False, 4, world).parts == (
+    assert sums_of(graph, table, TrainingSettings(shards=4), world).parts == (
         range(second, plain),
         range(second),
         range(plain, table.trainable_elements + 32),
     )
     world.transport = SimpleNamespace(in_buckets=False)
-    assert sums_of(graph, table, False, 4, world).parts == (range(table.trainable_elements + 32),)
+    assert sums_of(graph, table, TrainingSettings(shards=4), world).parts == (range(table.trainable_elements + 32),)
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -394,7 +396,7 @@ def test_sums_take_as_much_as_gradients(ranks: int, sums: int) -> None:
     world = World()
     world.size = ranks
     for accumulate in (False, True):
-        memory = sums_of(graph, table, accumulate, 8, world).memory()
+        memory = sums_of(graph, table, TrainingSettings(shards=8), world, accumulate=accumulate).memory()
         assert memory[GRADIENT_SUM] == (sums + (accumulate and ranks < 8)) * table.trainable_elements
 
 
@@ -409,7 +411,7 @@ def test_a_rank_needs_at_most_its_gradients_more_than_one_device_for_the_same_sa
         settings: dict[str, Any] = {"loss": CrossEntropy(), "training": True, "parameters": table}
         return make_plan(graph, samples, tuning=tuning_for(kind), **settings).bytes()
 
-    sums = sums_of(graph, table, False, 8, world)
+    sums = sums_of(graph, table, TrainingSettings(shards=8), world)
     beside = FLOAT32.itemsize * sum(sums.memory().values())
     # The statistics of batch norms: those before the step, and their sum; and two numbers.
     norms = FLOAT32.itemsize * (2 * len(sums.statistics) + 2)

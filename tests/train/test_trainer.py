@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
+import pickle
 import signal
 import subprocess
 import sys
@@ -21,16 +23,22 @@ from blobnet import layers, models, optimizers, schedules
 from blobnet.callbacks import Callback, Checkpoint, CSVLog
 from blobnet.data.samples import sources_for
 from blobnet.device.device import Device
-from blobnet.errors import BlobnetWarning, DataError, OptionError, PlanError, ShapeError
+from blobnet.device.memory import Memory
+from blobnet.errors import BlobnetWarning, DataError, DeviceError, OptionError, PlanError, ShapeError, TrainingError
 from blobnet.examination.reference import losses as reference_losses
+from blobnet.execution import executor
 from blobnet.execution.executor import IN_PARTS
 from blobnet.execution.inference import Evaluator
 from blobnet.execution.loader import IndexedReader
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.memory.blob import FloatArray
 from blobnet.model import Model, Sequential
+from blobnet.network.parameters import parameter_table
 from blobnet.optimizers import SGD, Adam, Optimizer, RMSprop
+from blobnet.optimizers.base import MAX_PARTIALS
 from blobnet.planning import Plan, make_plan
+from blobnet.training import kept, trainer
+from blobnet.training.settings import TrainingSettings
 from blobnet.training.trainer import Progress
 from blobnet.training.training_step import TrainingStep
 from tests.reference import counts
@@ -69,7 +77,8 @@ def test_lenet5_learns_eight_images_by_heart(device: Device) -> None:
 def golden_steps(device: Device) -> list[float]:
     """The losses of ten steps of the tiny network, on ten batches of eight digits."""
     model = tiny_model(seed=1)
-    training = TrainingStep(device, model.graph, model.weights, CrossEntropy(), SGD(0.05, momentum=0.9), 8, seed=2)
+    given: dict[str, Any] = {"optimizer": SGD(0.05, momentum=0.9), "batch_size": 8, "seed": 2}
+    training = TrainingStep(device, model.graph, model.weights, TrainingSettings(loss=CrossEntropy(), **given))
     losses = []
     for step in range(10):
         x, y = digits(8, first=8 * step)
@@ -210,7 +219,7 @@ def test_predicting_meanwhile_changes_nothing(device: Device) -> None:
         def epoch_end(self, progress: Progress) -> None:
             other = tiny_model()
             other.set_weights(progress.trainer.weights())
-            evaluator = Evaluator(device, other.graph, progress.trainer.step.parameters, 4)
+            evaluator = Evaluator.of(device, other.graph, progress.trainer.step.parameters, 4)
             assert np.array_equal(
                 *evaluator.predict(IndexedReader(sources_for(evaluator.plan.request.graph, x, "x")), len(x)),
                 other.predict(x, device=device),
@@ -271,6 +280,29 @@ def test_resumed_training_is_uninterrupted_training(device: Device, tmp_path: Pa
     assert bits(found) == bits(wanted)
     assert found.history == wanted.history
     assert part.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_resume_needs_nothing_again(device: Device, tmp_path: Path, from_file: bool) -> None:
+    """What is not given is as it was, each of the settings."""
+    x, y = digits(48)
+    path = tmp_path / "part.h5"
+    settings: dict[str, Any] = {"batch_size": 8, "accumulate": 2, "shards": 2, "sync_batch_norm": True, "seed": 5}
+    settings |= {"loss": CrossEntropy(0.1), "loss_weights": 2.0, "average": 0.9, "freeze": "conv1/bias", "epochs": 3}
+    settings |= {"augment": "crop=1, flip", "class_weights": {3: 2.0}}
+    settings |= {"optimizer": SGD(schedules.Cosine(0.02), momentum=0.9)}
+    more: dict[str, Any] = {"device": device, "verbose": False}
+    wanted, part = tiny_model(), tiny_model()
+    wanted.fit(x, y, **settings, **more)
+    with pytest.raises(KeyboardInterrupt):
+        part.fit(x, y, callbacks=[Checkpoint(path), Interrupt(1)], **settings, **more)
+    found = bn.load(path) if from_file else part
+    found.fit(x, y, resume=True, **more)
+    assert bits(found) == bits(wanted)
+    assert found.history == wanted.history
+    assert found.training_state is not None
+    assert wanted.training_state is not None
+    assert found.training_state.settings == wanted.training_state.settings
 
 
 def test_resume_in_memory_and_nothing_left_to_do(device: Device) -> None:
@@ -430,7 +462,7 @@ def training_plan(model: Model, batch_size: int, device: Device) -> Plan:
 
 def needed(model: Model, batch_size: int, optimizer: Optimizer, device: Device) -> int:
     plan = training_plan(model, batch_size, device)
-    return plan.bytes() + 4 * sum(optimizer.memory(plan.request.parameters).values())
+    return plan.bytes() + 4 * (sum(optimizer.memory(plan.request.parameters).values()) + MAX_PARTIALS)
 
 
 def test_a_plan_larger_than_the_device_is_refused_before_anything_happens(device: Device, tmp_path: Path) -> None:
@@ -658,3 +690,159 @@ def test_a_batch_norm_of_single_values_is_pointed_out(device: Device, count: int
     model.fit(x, y, **settings, freeze="norm")
     if count > 1:
         model.fit(x, y, **{**settings, "batch_size": 5})
+
+
+# -- what is read from the device --------------------------------------------------------------------------------------
+
+
+class Transfers:
+    """Counts the arrays of at least so many numbers that a device gives back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+        self.count = 0
+        read = Memory.read
+
+        def counted(memory: Memory, buffer: Any, elements: int, *others: Any, **more: Any) -> Any:
+            self.count += elements >= least
+            return read(memory, buffer, elements, *others, **more)
+
+        monkeypatch.setattr(Memory, "read", counted)
+
+
+@pytest.mark.parametrize("average", [None, 0.9])
+@pytest.mark.parametrize("is_large", [True, False])
+def test_weights_are_read_when_somebody_asks(
+    device: Device, monkeypatch: pytest.MonkeyPatch, average: float | None, is_large: bool
+) -> None:
+    model, (x, y) = tiny_model(), digits(24)
+    least = parameter_table(model.graph).trainable_elements
+    # Of a weight and two slots of Adam's; of averages beside the weights.
+    whole = 3 if average is None else 4
+    settings: dict[str, Any] = {"batch_size": 8, "average": average, "verbose": False, "validation": (x, y)}
+    if not is_large:
+        monkeypatch.setattr(trainer.Room, "copied", lambda room, places: None)
+    transfers = Transfers(monkeypatch, least)
+    counts: list[int] = []
+
+    class Counting(Callback):
+        def __init__(self, act: Any) -> None:
+            self.act = act
+
+        def epoch_end(self, progress: Progress) -> None:
+            counts.append(transfers.count)
+            self.act(progress)
+
+    def run(act: Any) -> list[int]:
+        transfers.count = 0
+        counts.clear()
+        model.initialize(0)
+        model.fit(x, y, epochs=4, device=device, callbacks=Counting(act), **settings)
+        return [*counts, transfers.count]
+
+    nothing = run(lambda progress: None)
+    # At the end for the model; where the device has no room for copies, before every epoch.
+    assert nothing == ([0, 0, 0, 0, whole] if is_large else [0, whole, 2 * whole, 3 * whole, 4 * whole])
+    assert run(lambda progress: model.weights)[-1] == (4 + whole - 1 if is_large else 4 * whole)
+    kept: list[dict[str, Any]] = []
+    states: list[Any] = []
+
+    def look(progress: Progress) -> None:
+        if progress.trainer.epoch == 2:
+            kept.append(model.weights)
+            states.append(model.training_state)
+
+    run(look)
+    two = tiny_model()
+    two.fit(x, y, epochs=2, device=device, **settings)
+    assert {name: values.tobytes() for name, values in kept[0].items()} == bits(two)
+    assert two.training_state is not None
+    for slot, values in two.training_state.optimizer_state.items():
+        np.testing.assert_array_equal(states[0].optimizer_state[slot], values)
+
+
+def test_an_interrupt_leaves_the_last_epoch_that_nobody_has_read(device: Device) -> None:
+    x, y = digits(24)
+    wanted, model = tiny_model(), tiny_model()
+    settings: dict[str, Any] = {"batch_size": 8, "device": device, "verbose": False}
+    wanted.fit(x, y, epochs=2, **settings)
+
+    class Late(Callback):
+        def step_end(self, progress: Progress) -> None:
+            if progress.trainer.step.number == 8:
+                # The model keeps what the last epoch has reached.
+                assert bits(copy.copy(model)) == bits(wanted)
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(x, y, epochs=4, callbacks=Late(), **settings)
+    assert bits(model) == bits(wanted)
+    assert model.history == wanted.history
+    assert model.training_state is not None
+    assert wanted.training_state is not None
+    assert bits(pickle.loads(pickle.dumps(model))) == bits(wanted)
+    for slot, values in wanted.training_state.optimizer_state.items():
+        np.testing.assert_array_equal(model.training_state.optimizer_state[slot], values)
+
+
+def test_a_device_that_gives_nothing_back_leaves_the_model_as_it_was(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = digits(24)
+    model = tiny_model()
+    before = bits(model)
+
+    def fail(arrays: kept.KeptArrays) -> Any:
+        raise DeviceError(device.info.name, "it must answer")
+
+    class Late(Callback):
+        def step_end(self, progress: Progress) -> None:
+            if progress.trainer.step.number == 5:
+                monkeypatch.setattr(kept.KeptArrays, "read", fail)
+                raise DeviceError(device.info.name, "it must answer")
+
+    message = r"^training: the device must give back the weights of the last epoch; the model has those of before\. .*"
+    with pytest.raises(DeviceError, match="it must answer"), pytest.warns(BlobnetWarning, match=message + "Checkpoint"):
+        model.fit(x, y, epochs=4, batch_size=8, callbacks=Late(), device=device, verbose=False)
+    assert bits(model) == before
+    assert model.history == {}
+    assert model.training_state is None
+
+
+@pytest.mark.parametrize("name", ["conv2/weight", "norm2/running_variance"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_an_epoch_leaves_must_be_finite(device: Device, name: str, value: float) -> None:
+    x, y = digits(24)
+    model = tiny_model()
+
+    class Breaks(Callback):
+        def step_end(self, progress: Progress) -> None:
+            if progress.trainer.step.number == 6:
+                step = progress.trainer.step
+                weights = {own: values.copy() for own, values in progress.trainer.weights().items()}
+                weights[name].reshape(-1)[-1] = value
+                step.result.write(weights)
+
+    message = rf"^training: the weights must stay finite\. Received epoch=2, broken=\['{name}'\]\. Hint: use a"
+    with pytest.raises(TrainingError, match=message):
+        model.fit(x, y, epochs=3, batch_size=8, callbacks=Breaks(), device=device, verbose=False)
+    # What is finite is not refused, though its square is not.
+    model, value = tiny_model(), 3e38
+    model.fit(x, y, epochs=2, batch_size=8, callbacks=Breaks(), device=device, verbose=False)
+    assert model.weights[name].reshape(-1)[-1] == np.float32(value)
+
+
+@pytest.mark.parametrize("more", [{}, {"shards": 2, "sync_batch_norm": True}, {"fit_memory": True, "average": 0.9}])
+def test_a_graph_is_planned_once_for_training_and_once_to_validate(
+    device: Device, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    planned: list[tuple[bool, int]] = []
+    plan = executor._plan_for
+
+    def counted(device: Device, request: Any, *others: Any) -> Plan:
+        planned.append((request.training, request.batch_size))
+        return plan(device, request, *others)
+
+    monkeypatch.setattr(executor, "_plan_for", counted)
+    fit(tiny_model(), device, epochs=3, validation=digits(9, first=50), **more)
+    size = 8 // more.get("shards", 1)
+    assert planned == [(True, size), (False, size)]

@@ -20,6 +20,7 @@ from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import Model, Sequential
 from blobnet.network.patterns import frozen_parameters
 from blobnet.optimizers import SGD, Adam
+from blobnet.training.settings import TrainingSettings
 from blobnet.training.training_step import TrainingStep
 from tests.networks import run
 from tests.reference.compare import assert_close
@@ -88,7 +89,8 @@ def test_gradients_of_known_graphs_against_pytorch(device: Device, name: str, fr
 
 def gradients_of_a_step(device: Device, model: Model, frozen: Any, x: FloatArray, labels: Any) -> dict[str, FloatArray]:
     """Without dL/d input, as a training computes them."""
-    step = TrainingStep(device, model.graph, model.weights, CrossEntropy(), SGD(), len(x), SEED, frozen=frozen)
+    given: dict[str, Any] = {"optimizer": SGD(), "batch_size": len(x), "freeze": frozenset(frozen), "seed": SEED}
+    step = TrainingStep(device, model.graph, model.weights, TrainingSettings(loss=CrossEntropy(), **given))
     step.load_batch(x, np.asarray(labels, np.int32))
     step.compute_gradients(len(x))
     return step.gradients()
@@ -164,7 +166,8 @@ def test_rates_by_pattern_against_pytorch(device: Device, make: Any) -> None:
     rates = {"head/*": 1.0, "norm*": 0.5, "*": 0.1}
     optimizer = make(rates)
     frozen = frozen_parameters(model.graph, "conv1")
-    step = TrainingStep(device, model.graph, model.weights, CrossEntropy(), optimizer, 6, SEED, frozen=frozen)
+    given: dict[str, Any] = {"optimizer": optimizer, "batch_size": 6, "freeze": frozen, "seed": SEED}
+    step = TrainingStep(device, model.graph, model.weights, TrainingSettings(loss=CrossEntropy(), **given))
     tensors = {name: torch.tensor(model.weights[name], dtype=torch.float64) for name in model.graph.trainable}
     groups = []
     for name in (name for name in model.graph.trainable if name not in frozen):

@@ -265,7 +265,7 @@ def test_resuming_keeps_accumulation_and_average(device: Device, tmp_path: Path)
     for changed, message in (
         ({"accumulate": 1}, r"resume: the accumulate must be .* Received saved=2, now=1"),
         ({"average": 0.5}, r"resume: the average must be .* Received saved=0.9, now=0.5"),
-        ({"average": None}, r"resume: the average must be"),
+        ({"average": 0.0}, r"resume: the average must be .* Received saved=0.9, now=0.0"),
         ({"class_weights": "balanced"}, r"resume: the class weights must be .* Received saved=None"),
     ):
         with pytest.raises(OptionError, match=message):

@@ -1,0 +1,121 @@
+"""How the gradients of a step come about: by one run of the plan, or as a sum over several.
+
+The loop over data knows nothing else of shards, lanes and lockstep than what stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+from blobnet.launch.kernel_call import Batch
+from blobnet.training.epoch import Loaded, PlannedStep, Run
+from blobnet.training.training_step import TrainingStep
+
+
+class Gradients:
+    """Of steps that are one run each: the losses divide by the weight of its samples."""
+
+    def __init__(self, step: TrainingStep) -> None:
+        self._step, self._size = step, step.batch_size
+        #: The place of the step's first sample in the epoch.
+        self._first = 0
+
+    def in_turn(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Return a step's runs in the order in which they are computed."""
+        return sorted(runs, key=attrgetter("shard", "number"))
+
+    def start(self, planned: PlannedStep, first: int) -> None:
+        """Begin a step whose first sample has that place in the epoch."""
+        self._first = first
+
+    def expect(self, run: Run) -> None:
+        """Be called before the batch of a run is on the device."""
+
+    def add(self, run: Run, loaded: Loaded) -> None:
+        """Compute the gradients of the batch of a run, and add them."""
+        self._step.compute_gradients(Batch(loaded.samples, divisor=loaded.weights))
+
+    def finish(self) -> bool:
+        """Make the gradients those of the step, on all ranks; the last runs of a step may be missing.
+
+        Returns:
+            Whether the losses of all ranks are finite, where there are several.
+        """
+        return True
+
+
+class SummedGradients(Gradients):
+    """Of steps of several runs, which are computed shard by shard.
+
+    How much the samples to come weigh is not known yet, so the sum is brought to scale at its end. There is one sum for
+    all outputs, whose batches weigh the same (``fit`` sees to it).
+    """
+
+    def start(self, planned: PlannedStep, first: int) -> None:
+        super().start(planned, first)
+        self._shard, self._weight = -1, 0.0
+        self._last = planned.runs[-1] if planned.runs else None
+
+    def _go_to(self, shard: int) -> None:
+        """Ends the shards before one, of which some may have no runs, and begins it."""
+        while self._shard < shard:
+            if self._shard >= 0:
+                self._step.sum.end(self._weight)
+            self._shard, self._weight = self._shard + 1, 0.0
+            self._step.sum.begin(self._shard)
+
+    def expect(self, run: Run) -> None:
+        self._go_to(run.shard)
+
+    def add(self, run: Run, loaded: Loaded) -> None:
+        batch = Batch(loaded.samples, first=loaded.place - self._first, divisor=self._size)
+        is_last = run is self._last and run.shard == len(self._step.own_shards) - 1
+        self._step.compute_gradients(batch, exchanging=is_last)
+        self._step.sum.add()
+        self._weight += loaded.weights[0]
+
+    def finish(self) -> bool:
+        self._go_to(len(self._step.own_shards) - 1)
+        self._step.sum.end(self._weight)
+        return self._step.sum.finish(self._size)
+
+
+class LockstepGradients(Gradients):
+    """Of steps whose shards are computed together: the first run of each, then the second, ..."""
+
+    def in_turn(self, runs: Sequence[Run]) -> Sequence[Run]:
+        return sorted(runs, key=attrgetter("number", "shard"))
+
+    def start(self, planned: PlannedStep, first: int) -> None:
+        super().start(planned, first)
+        self._counts, self._number = planned.counts, 0
+        self._weights = [0.0] * len(self._step.own_shards)
+
+    def _go_to(self, number: int) -> None:
+        """Finishes the runs before those of a number, of which this rank may have none."""
+        for counts in self._counts[self._number : number]:
+            self._step.finish_gradients(counts)
+        self._number = number
+
+    def expect(self, run: Run) -> None:
+        self._go_to(run.number)
+
+    def add(self, run: Run, loaded: Loaded) -> None:
+        of_all = {"whole": sum(self._counts[run.number]), "shard": self._step.own_shards[run.shard]}
+        batch = Batch(loaded.samples, first=loaded.place - self._first, divisor=self._size, **of_all)
+        self._step.begin_gradients(run.shard, batch)
+        self._weights[run.shard] += loaded.weights[0]
+
+    def finish(self) -> bool:
+        self._go_to(len(self._counts))
+        self._step.sum.end_together(self._weights)
+        return self._step.sum.finish(self._size)
+
+
+def gradients_of(step: TrainingStep) -> Gradients:
+    """Return what a step needs: its gradients are a sum where it is made of several runs."""
+    if step.lockstep is not None:
+        return LockstepGradients(step)
+    is_sum = step.settings.shards > 1 or step.settings.accumulate * step.parts > 1
+    return SummedGradients(step) if is_sum else Gradients(step)

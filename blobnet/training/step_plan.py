@@ -1,0 +1,121 @@
+"""What a step of training is made of, decided once: its plan, where gradients are added up, and all its memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blobnet.device.device import Device
+from blobnet.errors import PlanError
+from blobnet.execution.executor import check_by_default, plan_for
+from blobnet.memory.blob import FLOAT32
+from blobnet.network.graph import Graph
+from blobnet.network.parameters import parameter_table
+from blobnet.network.patterns import rate_factors
+from blobnet.parallel.world import ALONE, World
+from blobnet.planning import Plan
+from blobnet.training import weight_buffers
+from blobnet.training.lanes import lane_counts, memory_of_lanes, settings_of
+from blobnet.training.lockstep import memory_of_shards
+from blobnet.training.settings import TrainingSettings
+from blobnet.training.shard_sum import sums_of
+from blobnet.training.weight_buffers import Sums
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepContext:
+    """What a step is made for, besides how the model is trained.
+
+    Attributes:
+        batch_size: the most samples at once, where those of a shard are computed in parts; None: all of a shard.
+        sample_type: NumPy's name for the type of the samples, or of those of each input.
+        world: the ranks, each with as many of the shards.
+        input_delta: also compute dL/d input.
+        debug: see Executor.
+    """
+
+    batch_size: int | None = None
+    sample_type: str | tuple[str, ...] = "float32"
+    world: World = ALONE
+    input_delta: bool = False
+    debug: bool | None = None
+
+
+#: Of one rank, on float32 samples.
+PLAIN = StepContext()
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The plan of a step, and what it keeps besides.
+
+    Attributes:
+        plan: what runs; its ``parameters`` say what is trained.
+        sums: the sums of gradients, where a step is made of several batches or shards.
+        lanes: how many shards are computed at a time.
+        memory: elements of the float32 buffers that the step keeps besides the plan's.
+        bytes: of all that it holds on the device.
+    """
+
+    plan: Plan
+    sums: Sums
+    lanes: int
+    memory: Mapping[str, int]
+    bytes: int
+
+
+def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context: StepContext) -> StepPlan:
+    """Return the plan of a step that fits the device, with what the step keeps besides, and whose kernels are built.
+
+    Raises:
+        PlanError: it does not fit.
+        ShapeError: a loss does not fit its output.
+    """
+    shards, own = settings.shards, settings.shards // context.world.size
+    in_step, is_debugged = settings.sync_batch_norm, check_by_default() if context.debug is None else context.debug
+    of_shard = settings.batch_size // shards
+    batch_size = context.batch_size or of_shard
+    accumulate = settings.accumulate > 1 or batch_size < of_shard
+    table = parameter_table(graph, settings.freeze, rate_factors(graph, settings.optimizer.factors))
+    sums = sums_of(graph, table, settings, context.world, accumulate=accumulate)
+    memory = settings.optimizer.memory(table) | sums.memory()
+    memory |= weight_buffers.memory(average=settings.average is not None)
+    state = FLOAT32.itemsize * sum(memory.values()) + (table.bytes if settings.average is not None else 0)
+    wanted: dict[str, Any] = {
+        "loss": settings.loss,
+        "training": True,
+        "parameters": table,
+        "sample_type": context.sample_type,
+        "input_delta": context.input_delta,
+        "augmented": settings.augment.input or False,
+        "shards": shards if in_step else 1,
+    }
+    one_by_one = in_step or accumulate or is_debugged
+    for lanes in [1] if one_by_one else lane_counts(device.model, graph, batch_size, own):
+
+        def besides(plan: Plan, lanes: int = lanes) -> int:
+            return state + (memory_of_shards(plan, own) if in_step else memory_of_lanes(plan, lanes, own))
+
+        more = settings_of(sums, own, lanes, accumulate=accumulate)
+        try:
+            plan = plan_for(device, graph, batch_size, reserved=besides, **wanted, **more)
+        except PlanError:  # Of fewer shards at a time there is less to keep.
+            if lanes == 1:
+                raise
+        else:
+            return StepPlan(plan, sums, lanes, memory, plan.bytes() + besides(plan))
+    raise AssertionError("the last count of lanes is 1")
+
+
+def sizes_of_parts(settings: TrainingSettings) -> list[int]:
+    """Return the samples at once by which a shard can be computed, the largest first: all, or parts as large as others.
+
+    Parts are for ``fit_memory`` alone.
+    """
+    whole = settings.batch_size // settings.shards
+    if not settings.fit_memory:
+        return [whole]
+    small = [size for size in range(1, math.isqrt(whole) + 1) if whole % size == 0]
+    return sorted({*small, *(whole // size for size in small)}, reverse=True)
