@@ -199,7 +199,7 @@ def plan_for(
     key, made = plan_cache.key_of(request), _MADE.setdefault(device.programs, LRUCache(_KEPT_PLANS))
     plan = made.get(key)
     if plan is not None:  # All that is asked for, equal layers among it, and so are the kernels, which were built.
-        check_fits(plan, device, reserved)
+        check_fits(plan, device, reserved(plan))
         _keep_programs(device, plan)
         return plan
     purpose = _purpose(request)
