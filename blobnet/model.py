@@ -49,7 +49,7 @@ from blobnet.memory.blob import FloatArray, Shape
 from blobnet.metrics import Report
 from blobnet.metrics.types import Metric
 from blobnet.network import graph
-from blobnet.network.ends import by_name, heads_of, in_order, losses_description
+from blobnet.network.ends import heads_of, losses_description, to_dict, to_list
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters
 from blobnet.network.summary import Summary, summarize
@@ -299,7 +299,7 @@ class Model:
             OptionError: there is not one node for each input.
             ShapeError: a node has another shape than the input.
         """
-        given = in_order(list(self.graph.inputs), inputs[0] if len(inputs) == 1 else inputs, "Model", "input")
+        given = to_list(list(self.graph.inputs), inputs[0] if len(inputs) == 1 else inputs, "Model", "input")
         fed: dict[str, Node] = {}
         for node, vertex in zip(given, self.graph.inputs.values(), strict=True):
             if not isinstance(node, Node):
@@ -310,7 +310,7 @@ class Model:
                 raise ShapeError("Model", rule, node=node.shape, input=vertex.shape)
             fed[vertex.name] = self._normalized(node, vertex, prefix)
         nodes = self.graph.nodes(self._weights, fed=fed, prefix=prefix)
-        return by_name(list(self.graph.outputs), [nodes[vertex.name] for vertex in self.graph.outputs.values()])
+        return to_dict(list(self.graph.outputs), [nodes[vertex.name] for vertex in self.graph.outputs.values()])
 
     def _normalized(self, node: Node, vertex: graph.Vertex, prefix: str) -> Node:
         """What an input layer makes of the values of a node."""
@@ -344,7 +344,7 @@ class Model:
         """
         wanted = [self.graph.vertex(name, "trunk") for name in names]
         nodes = self.graph.nodes(self._weights)
-        inputs = by_name(list(self.graph.inputs), [nodes[vertex.name] for vertex in self.graph.inputs.values()])
+        inputs = to_dict(list(self.graph.inputs), [nodes[vertex.name] for vertex in self.graph.inputs.values()])
         return inputs, *(nodes[vertex.name] for vertex in wanted)
 
     def outputs_of(self, name: str) -> Model:
@@ -606,7 +606,7 @@ class Model:
         given = {name: value for name, value in locals().items() if name in KEYWORDS and value is not None}
         world = World.current()
         self._check_idle("fit")
-        with world.together("fit"):
+        with world.propagate_errors("fit"):
             callbacks = check_callbacks(callbacks)
             interrupted = interrupted_training(self.training_state, self.loss) if resume else None
             if interrupted is None:
@@ -631,7 +631,7 @@ class Model:
             changes = check_resumed(interrupted, settings, self.graph, data.count) if interrupted else {}
             chosen = self.device_for(device).at(settings.precision)
         world.connect(chosen)
-        with world.together():
+        with world.propagate_errors():
             context = StepContext(sample_type=data.reader.sample_types, world=world, debug=debug)
             fitting_step = partial(step_that_fits, chosen, self.graph, self._weights, settings, context)
             step = fitting_step()
@@ -698,7 +698,7 @@ class Model:
         _ = self.training_state  # Which reads it.
 
     def _by_output(self, values: Sequence[Any]) -> Any:
-        return by_name(list(self.graph.outputs), values)
+        return to_dict(list(self.graph.outputs), values)
 
     def _class_weights(self, given: Any, data: LabelledData) -> list[FloatArray | None]:
         """The weights of classes, for each output."""
@@ -710,7 +710,7 @@ class Model:
             items: Sequence[Any] = [given if isinstance(only, Real) else only]
         else:
             given = {**dict.fromkeys(names), **given} if isinstance(given, Mapping) else given
-            items = in_order(names, dict.fromkeys(names) if given is None else given, "class_weights", "output")
+            items = to_list(names, dict.fromkeys(names) if given is None else given, "class_weights", "output")
         labels = data.labels or (None,) * len(names)
         return [
             prepare_class_weights(own, head.loss, head.shape.units, known, self.class_names)
@@ -758,7 +758,7 @@ class Model:
         settings = {"count": data.count, "batch_size": batch_size, "sample_type": data.reader.sample_types}
         lent = self._evaluator(device, precision=precision, storage=storage, loss=losses, **settings)
         world = World.of_calls()
-        with world.together("evaluate"), lent as evaluator:
+        with world.propagate_errors("evaluate"), lent as evaluator:
             finish = evaluator.measure(data, weights, asked, world)
         return finish()
 
@@ -804,13 +804,13 @@ class Model:
             return Report.of(own_loss, np.asarray(labels), answers(x), self.class_names)
 
         def of_some(rows: npt.NDArray[np.int64]) -> Report:
-            samples = by_name(list(self.graph.inputs), [np.asarray(source[rows]) for source in sources])
+            samples = to_dict(list(self.graph.inputs), [np.asarray(source[rows]) for source in sources])
             own = np.asarray(labels[rows])
             return Report.of(own_loss, own, answers(samples), self.class_names, has_auc=False)
 
         world = World.of_calls()
-        with world.together("report"), World.alone():
-            parts = [of_some(rows) for rows in world.own(runs(len(sources[0]), batch_size))]
+        with world.propagate_errors("report"), World.alone():
+            parts = [of_some(rows) for rows in world.scatter(runs(len(sources[0]), batch_size))]
         return Report.summed(world.gather_in_order(parts))
 
     @explained
@@ -851,7 +851,7 @@ class Model:
         settings = {"count": count, "batch_size": batch_size, "sample_type": reader.sample_types}
         lent = self._evaluator(device, precision=precision, storage=storage, loss=None, **settings)
         world = World.of_calls()
-        with world.together("predict"), lent as evaluator:
+        with world.propagate_errors("predict"), lent as evaluator:
             finish = evaluator.begin(reader, count, world)
         return self._by_output(finish())
 
@@ -887,14 +887,14 @@ class Model:
             sources = sources_for(self.graph, x, "x")
             self._note_scale(sources)
             reader, count = IndexedReader(sources), len(sources[0])
-            jobs = world.own(runs(count, batch_size))
+            jobs = world.scatter(runs(count, batch_size))
         settings = {"count": count, "batch_size": batch_size, "sample_type": reader.sample_types}
 
         def outputs() -> Iterator[Outputs]:
             while True:
                 # NOTE: nothing is yielded with the evaluator in hand, which nobody else could have meanwhile.
                 lent = self._evaluator(device, precision=precision, storage=storage, loss=None, **settings)
-                with world.together(subject), lent as evaluator:
+                with world.propagate_errors(subject), lent as evaluator:
                     some = itertools.islice(jobs, _PREDICTED_AHEAD)
                     own = [tuple(map(np.copy, values)) for values in evaluator.outputs(reader, some)]
                 found = world.gather_in_order(own)

@@ -12,7 +12,7 @@ from blobnet.errors import add_sentence
 from blobnet.files.atomic import check_writable
 from blobnet.files.checkpoint import ModelFile, check_name, save
 from blobnet.memory.blob import FLOAT32
-from blobnet.network.ends import by_name, losses_description
+from blobnet.network.ends import losses_description, to_dict
 from blobnet.parallel.world import World
 from blobnet.support.checks import check_count
 
@@ -155,7 +155,7 @@ def _save(
         weights=kept,
         class_names=class_names or progress.class_names,
         history=progress.history,
-        loss=losses_description(by_name([head.name for head in step.heads], step.losses)),
+        loss=losses_description(to_dict([head.name for head in step.heads], step.losses)),
         training=trainer.state(is_whole=kept is not now),
     )
     # NOTE: the state within an epoch is one of all ranks together, each of which must ask for it.

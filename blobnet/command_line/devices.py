@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     Ranks of one host that find the same devices have one list, which says who takes which.
     """
     world = World.started()
-    with world.together():
+    with world.propagate_errors():
         found = discovery.devices()
         if not found:
             raise discovery.no_platform_error()

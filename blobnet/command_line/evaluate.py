@@ -33,7 +33,7 @@ from blobnet.files.atomic import check_writable, write
 from blobnet.inspection.mistakes import Mistakes, worst_mistakes
 from blobnet.metrics import Report
 from blobnet.model import Model
-from blobnet.network.ends import by_name
+from blobnet.network.ends import to_dict
 from blobnet.parallel.world import World, device_of_rank
 
 #: Mistakes of a picture.
@@ -137,7 +137,7 @@ def _evaluate_by_name(
     split, names = _split(model, data), list(model.graph.outputs)
     state = model.training_state
     weights = state.settings.get("loss_weights") if state else None
-    found = model.evaluate(split.x, split.y, loss=by_name(names, losses), loss_weights=weights, **settings)
+    found = model.evaluate(split.x, split.y, loss=to_dict(names, losses), loss_weights=weights, **settings)
     _print_measures(found, model)
     for name in classifying if options.report or options.matrix is not None else ():
         loss = losses[names.index(name)]

@@ -18,7 +18,7 @@ from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.memory.blob import FLOAT32, Padding, storage_type
 from blobnet.model import Model
-from blobnet.network.ends import by_name
+from blobnet.network.ends import to_dict
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters
 from blobnet.onnx.operation import UnsupportedError
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     # Of a model that was not trained: what its outputs can be. A single one is no class, unless classes are asked for.
     outputs = model.graph.outputs.values()
     assumed = [CrossEntropy() if out.shape.units > 1 or options.classes else MeanSquaredError() for out in outputs]
-    known = model.loss or by_name(names, assumed)
+    known = model.loss or to_dict(names, assumed)
     loss = losses_for(model.graph, None, known) if training else None
     tuning = Tuning(kind, padding=Padding(align=options.align), storage=storage_type(options.storage))
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))

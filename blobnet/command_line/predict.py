@@ -33,7 +33,7 @@ from blobnet.files.atomic import check_writable
 from blobnet.losses import CrossEntropy, Loss
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import Model
-from blobnet.network.ends import by_name
+from blobnet.network.ends import to_dict
 from blobnet.network.graph import Graph
 from blobnet.onnx.operation import OpenAxisError, UnsupportedError
 from blobnet.parallel.world import World, device_of_rank
@@ -233,7 +233,7 @@ def _samples(path: Path, graph: Graph) -> tuple[Any, int]:
         raise DataError(str(path), rule, inputs=", ".join(names), hint=hint)
     if named is not None and (len(names) > 1 or names[0] in named.parts["train"]):
         sources = sources_for(graph, named.samples(names), str(path))
-        return by_name(names, sources), len(sources[0])
+        return to_dict(names, sources), len(sources[0])
     if suffix in NPY_SUFFIXES:
         with contextlib.suppress(OSError, ValueError):
             check_regular(path)
@@ -300,8 +300,8 @@ def _outputs_of_pictures(
         parts = (
             inputs[place : place + step] for place in range(first, min(first + step * world.size, len(inputs)), step)
         )
-        with world.together():
-            own = [found(some) for some in world.own(parts)]
+        with world.propagate_errors():
+            own = [found(some) for some in world.scatter(parts)]
         for read, values, errors in world.gather_in_order(own):
             for error in errors:
                 report(error, failures)

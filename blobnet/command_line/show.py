@@ -38,7 +38,7 @@ from blobnet.files.atomic import check_writable
 from blobnet.inspection.layer_statistics import layer_spreads
 from blobnet.inspection.network_inputs import sample_sheet, statistics
 from blobnet.model import Model
-from blobnet.network.ends import by_name
+from blobnet.network.ends import to_dict
 
 #: Samples of a sheet, where the command line does not say.
 _SHEET = 40
@@ -124,7 +124,7 @@ def _on_data(options: argparse.Namespace) -> tuple[Model, Dataset | NamedDataset
             data = dataset_for(model, given)
             for name, x in data.train.x.items():
                 model.set_normalization(*statistics(source_of(x, name), options.seed), input=name)
-        return model, data, by_name(list(model.graph.outputs), evaluation_losses(model, data))
+        return model, data, to_dict(list(model.graph.outputs), evaluation_losses(model, data))
     model = model or _new_model(options, given)
     check_input(model, given, options)
     check_output(model, given)

@@ -58,7 +58,7 @@ from blobnet.errors import (
 from blobnet.files.atomic import check_writable
 from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import AnyLoss, Model, load
-from blobnet.network.ends import by_name
+from blobnet.network.ends import to_dict
 from blobnet.parallel.world import World, device_of_rank
 from blobnet.support.checks import LARGEST_COUNT, is_int
 from blobnet.support.interrupt import RUNNING, Terminated
@@ -583,7 +583,7 @@ def _losses(options: argparse.Namespace, model: Model, data: NamedDataset) -> An
             change(loss, label_smoothing=options.label_smoothing) if loss in smoothed else loss for loss in found
         )
     check_labels(model, found, data)
-    return by_name(list(model.graph.outputs), found)
+    return to_dict(list(model.graph.outputs), found)
 
 
 def _loss(options: argparse.Namespace, data: Dataset) -> Loss:

@@ -14,7 +14,7 @@ from blobnet.datasets.source import Rows, Source, stored_labels, whole
 from blobnet.errors import DataError
 from blobnet.losses import Loss
 from blobnet.memory.blob import Shape
-from blobnet.network.ends import Head, in_order, part_subject
+from blobnet.network.ends import Head, part_subject, to_list
 
 #: One for each sample, int32 class numbers or float32 targets; a source where they are too many for memory.
 Labels: TypeAlias = npt.NDArray[Any] | Source
@@ -58,7 +58,7 @@ def labels_for(heads: Sequence[Head], x_shape: tuple[int, ...], y: Any, subject:
         DataError, ShapeError: as for :func:`prepare_labels`; or there is not one for each output.
     """
     names = [head.name for head in heads]
-    given = in_order(names, y, subject, "output", DataError)
+    given = to_list(names, y, subject, "output", DataError)
     return tuple(
         prepare_labels(head.shape, head.loss, x_shape, own, part_subject(subject, head.name, names))
         for head, own in zip(heads, given, strict=True)

@@ -14,7 +14,7 @@ from blobnet.errors import DataError, OptionError, near_matches
 from blobnet.losses import Loss
 from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import FloatArray
-from blobnet.network.ends import in_order
+from blobnet.network.ends import to_list
 
 #: The values of ``class_weights`` besides None: a weight for each class, some by number or name, or "balanced".
 ClassWeights = str | Sequence[float] | Mapping[Any, float] | npt.NDArray[Any]
@@ -50,7 +50,7 @@ def weights_for_outputs(names: Sequence[str], weights: Any, samples: int | None)
         return None
     if not isinstance(weights, Mapping):
         return [prepare_sample_weights(weights, samples)] * len(names)
-    given = in_order(names, {**dict.fromkeys(names), **weights}, "sample_weights", "output")
+    given = to_list(names, {**dict.fromkeys(names), **weights}, "sample_weights", "output")
     return [prepare_sample_weights(own, samples) for own in given]
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from blobnet.datasets.pictures import from_pillow, is_pillow
 from blobnet.datasets.source import Restarted, Source, is_stream, source_of
 from blobnet.errors import DataError
-from blobnet.network.ends import in_order, part_subject
+from blobnet.network.ends import part_subject, to_list
 from blobnet.network.graph import Graph
 
 
@@ -41,7 +41,7 @@ def sources_for(graph: Graph, x: Any, subject: str) -> tuple[Source, ...]:
     """
     names = list(graph.inputs)
     subjects = [part_subject(subject, name, names) for name in names]
-    given = in_order(names, x, subject, "input", DataError)
+    given = to_list(names, x, subject, "input", DataError)
     shapes = [vertex.shape.dimensions for vertex in graph.inputs.values()]
     sources = tuple(
         source_of(_as_samples(item, shape, where), where)

@@ -28,7 +28,7 @@ from blobnet.losses import Loss
 from blobnet.memory.blob import FLOAT16, FLOAT32, FloatArray
 from blobnet.metrics.naming import measured, named
 from blobnet.metrics.types import Metric
-from blobnet.network.ends import TOTALS, Head, Losses, heads_of, in_order
+from blobnet.network.ends import TOTALS, Head, Losses, heads_of, to_list
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import DeviceParameters
 from blobnet.parallel.world import ALONE, World
@@ -112,7 +112,7 @@ class LabelledData:
         self.reader, count = IndexedReader(sources, labels), self.count
         self.bytes = sum(source.bytes for source in sources)
         self.steps = lambda size: -(-count // size)
-        self._jobs = lambda size, skipped, world: world.own(runs(count, size, skipped))
+        self._jobs = lambda size, skipped, world: world.scatter(runs(count, size, skipped))
 
     def some(self, rows: Rows) -> LabelledData:
         """Return those of some samples, by their numbers."""
@@ -188,7 +188,7 @@ def named_metrics(heads: Sequence[Head], metrics: Any) -> tuple[dict[str, Metric
     names = [head.name for head in heads]
     given = {**dict.fromkeys(names, ()), **metrics} if isinstance(metrics, Mapping) else metrics or [()] * len(heads)
     return tuple(
-        named(own, head.loss) for own, head in zip(in_order(names, given, "metrics", "output"), heads, strict=True)
+        named(own, head.loss) for own, head in zip(to_list(names, given, "metrics", "output"), heads, strict=True)
     )
 
 

@@ -22,7 +22,7 @@ from blobnet.device.memory import BATCHES_AHEAD, BYTES_AHEAD
 from blobnet.device.queue import HostBuffer, Queue
 from blobnet.errors import DataError, OutOfMemoryError
 from blobnet.execution.executor import Executor
-from blobnet.network.ends import Entry, in_order, part_subject
+from blobnet.network.ends import Entry, part_subject, to_list
 from blobnet.parallel.world import ALONE, World
 from blobnet.planning import sample_slots
 
@@ -173,7 +173,7 @@ class StreamReader(Reader):
 
     def jobs(self, size: int, skipped: int = 0, world: World = ALONE) -> Iterator[Any]:
         """The jobs of this rank's batches of a new round; without end, since nobody knows how many come."""
-        return itertools.repeat(world.own(self.batches(size, skipped)))
+        return itertools.repeat(world.scatter(self.batches(size, skipped)))
 
     def batches(self, size: int, skipped: int = 0) -> Iterator[StreamBatch]:
         """The batches of a new round, of at most ``size`` samples each; an iterator of some of them is a job for each.
@@ -211,7 +211,7 @@ class StreamReader(Reader):
             if self._prepare is not None and labels is None:
                 rule = "a stream for training must give pairs of samples and labels"
                 raise DataError(subject, rule, received=type(batch).__name__)
-            xs = tuple(map(np.asarray, in_order(list(self._shapes), given, subject, "input", DataError)))
+            xs = tuple(map(np.asarray, to_list(list(self._shapes), given, subject, "input", DataError)))
             for x, (name, shape) in zip(xs, self._shapes.items(), strict=True):
                 where = part_subject(subject, name, list(self._shapes))
                 check_array_type(x, "x", where)

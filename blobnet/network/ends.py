@@ -180,7 +180,7 @@ def losses_description(loss: Any) -> Any:
 # -- what users give for each end -------------------------------------------------------------------------------------
 
 
-def in_order(
+def to_list(
     names: Sequence[str],
     given: Any,
     subject: str,
@@ -229,6 +229,6 @@ def part_subject(subject: str, name: str, names: Sequence[str]) -> str:
     return subject if len(names) == 1 else f"{subject}[{name!r}]"
 
 
-def by_name(names: Sequence[str], values: Sequence[T]) -> T | dict[str, T]:
+def to_dict(names: Sequence[str], values: Sequence[T]) -> T | dict[str, T]:
     """Return values as users get them: the value itself for a single end, else a dict by name."""
     return values[0] if len(names) == 1 else dict(zip(names, values, strict=True))

@@ -15,7 +15,7 @@ import numpy as np
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
 from blobnet.model import Model
-from blobnet.network.ends import by_name, in_order
+from blobnet.network.ends import to_dict, to_list
 from blobnet.onnx.bodies import run_tail
 from blobnet.onnx.host import Late
 from blobnet.onnx.importer import (
@@ -163,13 +163,13 @@ class Session:
             OptionError: there is not an array for each input, one does not have the shape or the type of the file, or
                 an operator cannot be run on these.
         """
-        given = in_order(list(self._inputs), x, f"{self._subject}, predict", "input")
+        given = to_list(list(self._inputs), x, f"{self._subject}, predict", "input")
         arrays = {
             name: self._checked(item, self._array(name, values))
             for (name, item), values in zip(self._inputs.items(), given, strict=True)
         }
         found = self._run(arrays)
-        return by_name(list(found), list(found.values()))
+        return to_dict(list(found), list(found.values()))
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[str, Array]:
         """The outputs, by name, for an array for each input, in order or by name, as they are.

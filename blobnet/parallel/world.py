@@ -139,12 +139,12 @@ class World:
         """The value of rank 0, on every rank; all must call it."""
         return self.gather(value)[0]
 
-    def own(self, items: Iterable[T]) -> Iterator[T]:
+    def scatter(self, items: Iterable[T]) -> Iterator[T]:
         """Return this rank's items of something that all ranks have: each rank in turn gets one."""
         return itertools.islice(items, self.rank, None, self.size)
 
     def gather_in_order(self, own: Iterable[T]) -> list[T]:
-        """Return on each rank what all ranks made of the items of :meth:`own`, in their order; all must call it."""
+        """Return on each rank what all ranks made of the items of :meth:`scatter`, in their order; all must call it."""
         every = self.gather(list(own))
         return [items[turn] for turn in range(len(every[0])) for items in every if turn < len(items)]
 
@@ -155,7 +155,7 @@ class World:
     def complete(self, values: npt.NDArray[Any], own: range) -> None:
         """Fills in the rows of an array that other ranks have computed, each its ``own``; all must call it."""
 
-    def together(self, call: str = "") -> contextlib.AbstractContextManager[None]:
+    def propagate_errors(self, call: str = "") -> contextlib.AbstractContextManager[None]:
         """An error of blobnet's that a rank meets within is raised on all of them, after what they do within.
 
         All must enter it, in the same ``call``, and within none may wait for others.
@@ -279,7 +279,7 @@ class _MpiWorld(_OneRank):
         self._heartbeat.leave_judged()
 
     @contextlib.contextmanager
-    def together(self, call: str = "") -> Iterator[None]:
+    def propagate_errors(self, call: str = "") -> Iterator[None]:
         met: BlobnetError | None = None
         try:
             yield

@@ -12,7 +12,7 @@ from blobnet.datasets.source import Rows
 from blobnet.errors import DataError, OptionError, near_matches
 from blobnet.execution.inference import LabelledData
 from blobnet.losses import CrossEntropy, Loss
-from blobnet.network.ends import in_order
+from blobnet.network.ends import to_list
 from blobnet.network.graph import Graph
 from blobnet.optimizers import Optimizer
 from blobnet.support.checks import check_number
@@ -44,7 +44,7 @@ def losses_for(graph: Graph, given: Any, known: Any = None) -> tuple[Loss, ...]:
     if given is None and known is None and len(names) == 1:
         return (CrossEntropy(),)
     found = []
-    items = in_order(names, known if given is None else given, "loss", "output", listed=True)
+    items = to_list(names, known if given is None else given, "loss", "output", listed=True)
     for name, item in zip(names, items, strict=True):
         loss = loss_of(item)
         if loss is None:
@@ -67,7 +67,7 @@ def loss_weights_for(graph: Graph, given: Any) -> tuple[float, ...]:
     if given is None:
         return (1.0,) * len(names)
     whole = {**dict.fromkeys(names, 1.0), **given} if isinstance(given, Mapping) else given
-    weights = in_order(names, whole, "loss_weights", "output", listed=True)
+    weights = to_list(names, whole, "loss_weights", "output", listed=True)
     for weight in weights:
         check_number("loss_weights", "weight", weight, least=0)
     if not any(weights):

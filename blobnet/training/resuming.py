@@ -12,7 +12,7 @@ from typing import Any
 
 from blobnet.errors import OptionError, first_few
 from blobnet.files.checkpoint import TrainingState, as_call
-from blobnet.network.ends import by_name
+from blobnet.network.ends import to_dict
 from blobnet.network.graph import Graph
 from blobnet.training.arguments import losses_for
 from blobnet.training.settings import RATE, Interrupted, TrainingSettings, described_optimizer
@@ -49,7 +49,7 @@ def check_resumed(
     state, changed = interrupted.state, dict[str, tuple[Any, Any]]()
     saved = {**state.settings, "seed": state.seed, **described_optimizer(state.optimizer)}
     if interrupted.loss is not None:
-        saved["loss"] = by_name(list(graph.outputs), losses_for(graph, interrupted.loss))
+        saved["loss"] = to_dict(list(graph.outputs), losses_for(graph, interrupted.loss))
     for name, now, unsaid, option in settings.described(graph):
         before = saved.get(name, unsaid)
         if before != now and name in option.may_change:

@@ -13,7 +13,7 @@ from blobnet.augment.words import augmentations_of
 from blobnet.errors import OptionError
 from blobnet.files.checkpoint import TrainingState
 from blobnet.memory.blob import FloatArray
-from blobnet.network.ends import Losses, by_name
+from blobnet.network.ends import Losses, to_dict
 from blobnet.network.graph import Graph
 from blobnet.network.patterns import frozen_parameters, recorded_frozen
 from blobnet.optimizers import Optimizer
@@ -128,7 +128,7 @@ def _reduction(graph: Graph, name: str, given: Any) -> str:
 
 
 def _by_output(graph: Graph, values: Sequence[Any]) -> Any:
-    return by_name(list(graph.outputs), values)
+    return to_dict(list(graph.outputs), values)
 
 
 def described_optimizer(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -400,7 +400,7 @@ class _Validation:
     def measure(self, *, verbose: bool) -> dict[str, float]:
         """What there is to measure, by its name in the history."""
         world = self._step.world
-        with world.together("validation"), bar("validation", self._data.count, verbose) as shown:
+        with world.propagate_errors("validation"), bar("validation", self._data.count, verbose) as shown:
             weights = self._step.loss_weights
             finish = self._evaluator.measure(self._data, weights, self._metrics, world, shown.update)
         return {f"validation_{name}": value for name, value in finish().items()}
