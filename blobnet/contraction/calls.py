@@ -208,7 +208,7 @@ def _layout(blob: BlobLayout, tensor: Tensor, batch: int) -> Layout:
 
 def _axes(blob: BlobLayout) -> list[tuple[int, int, tuple[int, int]]]:
     """The spatial axes of a blob, outermost first: size, elements of a step, and zeros before and after the data."""
-    sizes = blob.unit_depth, blob.unit_height, blob.unit_width
+    sizes = blob.depth.size, blob.height.size, blob.width.size
     return list(zip(sizes, blob.strides[_LEADING:], blob.zeros.axes, strict=True))
 
 

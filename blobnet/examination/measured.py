@@ -653,7 +653,7 @@ class Bench:
                 layout = blob.layout
                 n, rest = divmod(index, layout.memory_elements)
                 unit, rest = divmod(rest, layout.unit_memory_elements)
-                row, column = divmod(rest, layout.unit_memory_width)
+                row, column = divmod(rest, layout.width.memory)
                 return f"(n={n}, memory unit={unit}, memory row={row}, memory column={column}) of {layout}"
         return f"element {index}"
 

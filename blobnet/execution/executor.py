@@ -605,6 +605,6 @@ def _cell(blob: Blob, index: int) -> str:
     n, rest = divmod(index, layout.memory_elements)
     unit, rest = divmod(rest, layout.unit_memory_elements)
     plane, rest = divmod(rest, layout.plane_memory_elements)
-    row, column = divmod(rest, layout.unit_memory_width)
-    of_unit = f"memory unit={unit}" + (f", memory plane={plane}" if layout.unit_memory_depth > 1 else "")
+    row, column = divmod(rest, layout.width.memory)
+    of_unit = f"memory unit={unit}" + (f", memory plane={plane}" if layout.depth.memory > 1 else "")
     return f"(n={n}, {of_unit}, memory row={row}, memory column={column})"

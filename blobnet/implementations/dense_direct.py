@@ -30,7 +30,7 @@ class DenseDirect(Implementation):
     def calls(self) -> list[KernelCall]:
         operation, layout, tunables = self.operation, self.operation.input.layout, self.tunables(self.operation)
         # A sample is runs of consecutive values, and these are vectors, one for each work-item of a group.
-        rows, run, local = layout.plane_count * layout.unit_height, layout.unit_width, tunables["GROUP_WIDTH"]
+        rows, run, local = layout.plane_count * layout.height.size, layout.width.size, tunables["GROUP_WIDTH"]
         if layout.is_contiguous:
             rows, run = 1, layout.unit_count * layout.unit_elements
         lanes = power_of_two(run, tunables["MAXIMUM_LANES"])

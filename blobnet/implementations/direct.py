@@ -51,9 +51,9 @@ class Direct(Implementation):
         #: Whether it reads the input at a stride from a copy, split into phases, and how what it reads lies in memory.
         self.copies, self.layout = split is not None, split or operation.source.layout
         #: From a row of it to the next.
-        self.pitch, is_forward = self.layout.unit_memory_width, operation.direction == FORWARD
+        self.pitch, is_forward = self.layout.width.memory, operation.direction == FORWARD
         #: Whether results are stored in other places of a row than they are computed.
-        self.moves = is_forward and self.pitch != operation.result.layout.unit_memory_width
+        self.moves = is_forward and self.pitch != operation.result.layout.width.memory
         #: What a sample's copy costs.
         self.copying = COPY_COST * self.copies * self.layout.memory_elements
 
@@ -104,7 +104,7 @@ class Direct(Implementation):
         sums = sum(part.tile.cost * (part.phase.taps * operation.depth) for part in self.parts)
         cost = (sums + READ_COST * sum(min(self._reads(part)) for part in self.parts)) * operation.groups
         # NOTE: also where the copy's pitch spares that: batches of small planes are slower than panels nonetheless.
-        is_widened = self.copies and self.pitch > self.layout.unit_width
+        is_widened = self.copies and self.pitch > self.layout.width.size
         # Long rows of the result's own are stored as they are.
         are_long = (not flat and phase.horizontal.size >= LONG_ROW * tile.lanes for phase, tile, flat in self.parts)
         if (self.moves or is_widened) and not all(are_long):
@@ -121,7 +121,7 @@ class Direct(Implementation):
         kernel, name = "convolution/split_phases", operation.direction.removesuffix("s")
         memory = operation.memory(f"phases {name}", per_sample=self.layout.memory_elements)
         blob = Blob(memory.storage, self.layout, is_memory=True, type=operation.source.type)
-        lanes = 1 << (min(self.layout.unit_width, operation.tuning.of(kernel)["MAXIMUM_LANES"]).bit_length() - 1)
+        lanes = 1 << (min(self.layout.width.size, operation.tuning.of(kernel)["MAXIMUM_LANES"]).bit_length() - 1)
         size, label = GlobalSize(1, 1, self.layout.unit_count), f"{operation.label}: split"
         # Padding is part of the phases.
         call = operation.call(kernel, size, None, {}, label, LANES=lanes, PHASES=blob)
@@ -157,8 +157,8 @@ class _Gradient(Direct):
         delta, layout = operation.output.shape, operation.output.layout
         #: How many runs of positions are summed for a sample, and how long they are: flat planes are one, or rows.
         self.runs, self.run = delta.height, delta.width
-        if layout.unit_memory_width == self.pitch or delta.height == 1:
-            self.runs, self.run = 1, delta.width + (delta.height - 1) * layout.unit_memory_width
+        if layout.width.memory == self.pitch or delta.height == 1:
+            self.runs, self.run = 1, delta.width + (delta.height - 1) * layout.width.memory
         #: Lanes of a vector.
         self.width = power_of_two(self.run, most_lanes)
 

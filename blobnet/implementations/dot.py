@@ -50,7 +50,7 @@ class Dot(Implementation):
         #: It as aligned runs: ``reads`` of ``lanes``, ``skew`` before the first; together so many ``values``.
         self.lanes_read = math.gcd(layout.unit_memory_elements, 4)
         self.skew = first % self.lanes_read
-        self.reads = -(-(self.skew + (height - 1) * layout.unit_memory_width + width) // self.lanes_read)
+        self.reads = -(-(self.skew + (height - 1) * layout.width.memory + width) // self.lanes_read)
         self.values = self.lanes_read * self.reads
 
     def calls(self) -> list[KernelCall]:

@@ -31,7 +31,7 @@ class Gathered(Implementation):
     def __init__(self, operation: Operation, tile: Block) -> None:
         super().__init__(operation, tile)
         layout = operation.source.layout
-        positions = (layout.unit_height - 1) * layout.unit_memory_width + layout.unit_width
+        positions = (layout.height.size - 1) * layout.width.memory + layout.width.size
         #: Samples side by side, padded to whole vectors.
         self.samples = rounded_up(operation.batch_size, tile.lanes)
         #: Units that lie together.
@@ -57,8 +57,8 @@ class Gathered(Implementation):
         memory = operation.memory(f"{role} gathered by samples", (tile.lanes - 1) * self.copied, self.copied)
         gathered = replace(memory, side_by_side=True, type=operation.source.type)
         macros = {**tile.macros, "GROUP_UNITS": operation.depth, "RUN": self.run, "SAMPLES": self.samples}
-        macros |= {"SOURCE_HEIGHT": layout.unit_height, "SOURCE_WIDTH": layout.unit_width}
-        macros["SOURCE_PITCH"] = layout.unit_memory_width
+        macros |= {"SOURCE_HEIGHT": layout.height.size, "SOURCE_WIDTH": layout.width.size}
+        macros["SOURCE_PITCH"] = layout.width.memory
         size = GlobalSize(self.samples // tile.lanes, units=operation.source.shape.units, per_sample=False)
         label = f"{operation.label}: gather"
         calls = [operation.call("blob/gather", size, None, macros, label, INPUT=operation.source, GATHERED=gathered)]

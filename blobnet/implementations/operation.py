@@ -173,7 +173,7 @@ class Operation:
         if self.direction == BACKWARD_DATA or self.strides == (1, 1):
             return None
         shape = Shape(self.input.shape.units * self.input_phases.units, *self.input_phases.sizes)
-        pitch = self.output.layout.unit_memory_width if self.direction == FORWARD else 0
+        pitch = self.output.layout.width.memory if self.direction == FORWARD else 0
         return BlobLayout.padded(shape, pitch=max(shape.width, pitch))
 
     @cached_property

@@ -32,7 +32,7 @@ class Strip(Implementation):
         layouts = operation.input.layout, operation.output.layout
         # Strips of the whole batch are counted by an int.
         countable = all(operation.batch_size * layout.memory_elements < 2**31 for layout in layouts)
-        narrow = all(layout.unit_memory_width <= _MAX_PITCH for layout in layouts)
+        narrow = all(layout.width.memory <= _MAX_PITCH for layout in layouts)
         units = operation.units * (operation.depth if operation.direction == BACKWARD_WEIGHTS else 1)
         few = units <= _FEW_UNITS and operation.taps * units <= _MAX_FACTORS
         return super().matches(operation) and countable and narrow and few

@@ -67,4 +67,4 @@ class Tensor(Tiled):
 
     def row(self, phase: Phase) -> int:
         # A row as long as the source's makes neighbours of neighbours in memory, which copies need to be fast.
-        return self.operation.source.layout.unit_memory_width if phase.horizontal.stride == 1 else phase.horizontal.size
+        return self.operation.source.layout.width.memory if phase.horizontal.stride == 1 else phase.horizontal.size

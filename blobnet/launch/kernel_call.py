@@ -262,7 +262,7 @@ class KernelCall:
         layouts = [blob.layout for blob in self.blobs.values()]
         if layouts:
             work["PLANES"] = -(-layouts[0].plane_count // self.global_size.units)
-        work["GAPLESS"] = int(all(layout.unit_memory_width == layout.unit_width for layout in layouts))
+        work["GAPLESS"] = int(all(layout.width.memory == layout.width.size for layout in layouts))
         asked = {name: work[name] for name in (*source.macros, *source.sizes) if name in work}
         return {**self.macros, **self.tunables, **asked}
 

@@ -132,7 +132,7 @@ class BatchNorm(Layer):
         plane_size, plane_local, lanes = _plane_work(kernel, source.shape, site.tuning)
         unit_size, unit_local = _unit_work(units, site.tuning)
         arrays = {"STATISTICS": _statistics(site), **_affine(site)}
-        depth, cells = source.layout.unit_depth, source.layout.plane_elements
+        depth, cells = source.layout.depth.size, source.layout.plane_elements
         sizes: dict[str, Macro] = {"UNITS": units, "DEPTH": depth, "CELLS": cells}
         shards: list[KernelCall] = []
         kernel_of_units = "normalization/forward_statistics"
@@ -211,7 +211,7 @@ class BatchNorm(Layer):
                 label,
                 unit_size,
                 arrays={**partials, **_gradients(site)},
-                macros={"UNITS": units, "DEPTH": source.layout.unit_depth},
+                macros={"UNITS": units, "DEPTH": source.layout.depth.size},
                 local_size=unit_local,
             ),
             *shards,
@@ -263,7 +263,7 @@ def _by_units(site: LayerContext) -> bool:
     else:
         own_cache = model.caches[1] if len(model.caches) > 1 else 0
         fits = 2 * FLOAT32.itemsize * values <= own_cache and layout.unit_count >= _UNITS_OF_A_CORE * model.cores
-    return fits and layout.plane_elements >= _MIN_CELLS and layout.unit_depth == site.shards == 1
+    return fits and layout.plane_elements >= _MIN_CELLS and layout.depth.size == site.shards == 1
 
 
 def _unit_call(
@@ -281,7 +281,7 @@ def _unit_call(
         tunables = {name: power_of_two(steps, most) for name, most in tunables.items()}
     else:
         local = (1, 1, 1)
-        tunables["LANES"] = power_of_two(layout.unit_width, tunables["LANES"])
+        tunables["LANES"] = power_of_two(layout.width.size, tunables["LANES"])
     size = GlobalSize(local[0], 1, layout.unit_count * local[2], per_sample=False)
     return KernelCall(kernel, label, size, blobs, arrays, macros, tunables, local)
 

@@ -63,6 +63,17 @@ def storage_type(name: str) -> StorageType:
 AXIS_NAMES = ("depth", "height", "width")
 AXES = len(AXIS_NAMES)
 
+#: The names of Table 1 that are a part of an axis of the layout (:class:`Axis`), and which.
+_OF_AXES = {
+    name.format(axis.upper()): (axis, part)
+    for axis in AXIS_NAMES
+    for name, part in (
+        ("UNIT_{}", "size"),
+        ("UNIT_MEMORY_{}", "memory"),
+        ("UNIT_MEMORY_{}_OFFSET", "before"),
+        ("UNIT_MEMORY_{}_PADDING", "after"),
+    )
+}
 #: The numbers of a layout that are macros of a role, if every blob of a call is plain (:attr:`BlobLayout.is_plain`).
 _SIZES = (
     "UNIT_COUNT",
@@ -363,51 +374,6 @@ class BlobLayout:
     # -- Table 1 -----------------------------------------------------------------------------------------------------
 
     @property
-    def unit_depth(self) -> int:
-        """Planes of data in one unit."""
-        return self.depth.size
-
-    @property
-    def unit_height(self) -> int:
-        """Rows of data in one plane."""
-        return self.height.size
-
-    @property
-    def unit_width(self) -> int:
-        """Data values in one row."""
-        return self.width.size
-
-    @property
-    def unit_memory_depth(self) -> int:
-        """Planes of one unit."""
-        return self.depth.memory
-
-    @property
-    def unit_memory_height(self) -> int:
-        """Rows of one plane."""
-        return self.height.memory
-
-    @property
-    def unit_memory_width(self) -> int:
-        """The pitch: elements from row to row."""
-        return self.width.memory
-
-    @property
-    def unit_memory_depth_offset(self) -> int:
-        """Planes of zeros before the data."""
-        return self.depth.before
-
-    @property
-    def unit_memory_height_offset(self) -> int:
-        """Rows of zeros above the data."""
-        return self.height.before
-
-    @property
-    def unit_memory_width_offset(self) -> int:
-        """Zeros left of the data."""
-        return self.width.before
-
-    @property
     def unit_padding(self) -> int:
         """Units of the memory after this blob's own units."""
         return self.unit_memory_count - self.unit_offset - self.unit_count
@@ -415,37 +381,22 @@ class BlobLayout:
     @property
     def unit_elements(self) -> int:
         """Data values in one unit."""
-        return self.unit_depth * self.plane_elements
+        return self.depth.size * self.plane_elements
 
     @property
     def plane_count(self) -> int:
         """Planes of data in one sample."""
-        return self.unit_count * self.unit_depth
+        return self.unit_count * self.depth.size
 
     @property
     def plane_elements(self) -> int:
         """Data values in one plane."""
-        return self.unit_height * self.unit_width
+        return self.height.size * self.width.size
 
     @property
     def unit_memory_elements(self) -> int:
         """The stride between units."""
-        return self.unit_memory_depth * self.plane_memory_elements
-
-    @property
-    def unit_memory_depth_padding(self) -> int:
-        """Planes of zeros after the data."""
-        return self.depth.after
-
-    @property
-    def unit_memory_height_padding(self) -> int:
-        """Zero rows below the data."""
-        return self.height.after
-
-    @property
-    def unit_memory_width_padding(self) -> int:
-        """Zeros right of the data within its own row (where rows share zeros, more follow left of the next row)."""
-        return self.width.after
+        return self.depth.memory * self.plane_memory_elements
 
     @property
     def memory_elements(self) -> int:
@@ -455,29 +406,29 @@ class BlobLayout:
     @cached_property
     def plane_extent(self) -> int:
         """Elements at the start of a plane that are data or halo; the rest is slack."""
-        rows = self.unit_memory_height * self.unit_memory_width
-        return min(rows + self.unit_memory_width_offset, self.plane_memory_elements)
+        rows = self.height.memory * self.width.memory
+        return min(rows + self.width.before, self.plane_memory_elements)
 
     @property
     def halo_elements(self) -> int:
         """Zeros in one unit."""
-        return self.unit_memory_depth * self.plane_extent - self.unit_elements
+        return self.depth.memory * self.plane_extent - self.unit_elements
 
     @cached_property
     def is_plain(self) -> bool:
         """True if a unit is one plane whose rows share their zeros: the layout that most kernels are made for."""
-        rows = self.unit_memory_height * self.unit_memory_width
-        return self.depth == (0, 1, 0) and self.plane_extent == rows + self.unit_memory_width_offset
+        rows = self.height.memory * self.width.memory
+        return self.depth == (0, 1, 0) and self.plane_extent == rows + self.width.before
 
     @property
     def plane(self) -> tuple[object, ...]:
         """The numbers that two layouts must share for the halo of one to be zero in the other too."""
         return (
             self.depth,
-            self.unit_height,
-            self.unit_width,
-            self.unit_memory_height_offset * self.unit_memory_width + self.unit_memory_width_offset,
-            self.unit_memory_width,
+            self.height.size,
+            self.width.size,
+            self.height.before * self.width.memory + self.width.before,
+            self.width.memory,
             self.plane_extent,
             self.plane_memory_elements,
         )
@@ -497,7 +448,7 @@ class BlobLayout:
     def strides(self) -> tuple[int, int, int, int, int]:
         """Elements from sample to sample, unit to unit, plane to plane, row to row, and value to value."""
         units, planes = self.unit_memory_elements, self.plane_memory_elements
-        return self.memory_elements, units, planes, self.unit_memory_width, 1
+        return self.memory_elements, units, planes, self.width.memory, 1
 
     def index(self, n: Any, z: Any, y: Any, x: Any) -> Any:
         """The index equation; takes integers or integer arrays.
@@ -507,10 +458,10 @@ class BlobLayout:
         """
         return (
             x
-            + self.unit_memory_width_offset
-            + self.unit_memory_width * (self.unit_memory_height_offset + y)
-            + self.plane_memory_elements * (self.unit_memory_depth_offset + z % self.unit_depth)
-            + self.unit_memory_elements * (self.unit_offset + z // self.unit_depth)
+            + self.width.before
+            + self.width.memory * (self.height.before + y)
+            + self.plane_memory_elements * (self.depth.before + z % self.depth.size)
+            + self.unit_memory_elements * (self.unit_offset + z // self.depth.size)
             + self.memory_elements * n
         )
 
@@ -547,7 +498,8 @@ class BlobLayout:
 
     def _size(self, name: str) -> int:
         """Return the value of a macro by its name."""
-        value: int = getattr(self, name.lower())
+        axis, part = _OF_AXES.get(name, ("", ""))
+        value: int = getattr(getattr(self, axis), part) if axis else getattr(self, name.lower())
         return value
 
     def slice_units(self, first: int, count: int) -> BlobLayout:
@@ -562,18 +514,18 @@ class BlobLayout:
         step = buffer.itemsize
         fits = buffer.flags.c_contiguous and count * self.memory_elements <= buffer.size
         assert fits, f"{count} samples of {self.memory_elements} elements must fit a contiguous {buffer.size}"
-        sizes = (count, self.unit_count, self.unit_depth, self.unit_height, self.unit_width)
+        sizes = (count, self.unit_count, self.depth.size, self.height.size, self.width.size)
         strides = tuple(step * stride for stride in self.strides)
         # NOTE: as_strided takes 20 times as long.
         view: npt.NDArray[Any] = np.ndarray(sizes, buffer.dtype, buffer, step * self.index(0, 0, 0, 0), strides)
-        return view[:, :, 0] if self.unit_depth == 1 else view
+        return view[:, :, 0] if self.depth.size == 1 else view
 
     def halo_mask(self) -> npt.NDArray[np.bool_]:
         """Return a mask of a unit's ``unit_memory_elements``: True where the promise demands a zero."""
-        mask = np.zeros((self.unit_memory_depth, self.plane_memory_elements), dtype=bool)
+        mask = np.zeros((self.depth.memory, self.plane_memory_elements), dtype=bool)
         mask[:, : self.plane_extent] = True
         flat = mask.reshape(-1)
-        z, y, x = np.mgrid[: self.unit_depth, : self.unit_height, : self.unit_width]
+        z, y, x = np.mgrid[: self.depth.size, : self.height.size, : self.width.size]
         flat[replace(self, unit_offset=0).index(0, z, y, x)] = False
         return flat
 

@@ -327,10 +327,10 @@ def _bytes(slots: Iterable[_Slot]) -> int:
 def zero_halo(blob: Blob, model: DeviceModel) -> KernelCall:
     """The call that clears the halo of a blob."""
     layout = blob.layout
-    leading = layout.unit_memory_height_offset * layout.unit_memory_width + layout.unit_memory_width_offset
-    gaps = (layout.unit_height - 1) * (layout.unit_memory_width - layout.unit_width)
+    leading = layout.height.before * layout.width.memory + layout.width.before
+    gaps = (layout.height.size - 1) * (layout.width.memory - layout.width.size)
     local = row_group(model, max(leading, gaps, 1)) if model.is_simt else (1, 1, 1)
-    size = GlobalSize(local[0], 1, layout.unit_count * layout.unit_memory_depth)
+    size = GlobalSize(local[0], 1, layout.unit_count * layout.depth.memory)
     return KernelCall(ZERO_HALO, f"{blob.storage} zero halo", size, {"OUTPUT": blob}, local_size=local)
 
 

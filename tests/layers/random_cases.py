@@ -76,7 +76,7 @@ def random_arrangement(generator: np.random.Generator, *kinds: str) -> Arrangeme
 def traits_of_call(call: KernelCall) -> Traits:
     """Lanes, group, pitches, ``+=`` and what is left over in the last block of units, of a kernel with tiles."""
     macros = call.macros
-    pitches = {blob.layout.unit_memory_width for blob in call.blobs.values()}
+    pitches = {blob.layout.width.memory for blob in call.blobs.values()}
     found: Traits = {("lanes", macros["LANES"]), ("group", call.local_size), ("one pitch", len(pitches) == 1)}
     for name in ("ACCUMULATE", "FLAT", "SPLITS", "BIAS_MODE"):
         if name in macros:

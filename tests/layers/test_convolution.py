@@ -234,12 +234,12 @@ def traits(case: Case, bench: Bench) -> Traits:
         lanes, block_units = int(macros["LANES"]), int(macros["BLOCK_UNITS"])
         found.add((call.kernel, ("units left over", group_units[direction] % block_units > 0)))
         if direction.startswith("forward"):
-            run = output.width + (output.height - 1) * call.blobs["INPUT"].layout.unit_memory_width
+            run = output.width + (output.height - 1) * call.blobs["INPUT"].layout.width.memory
             found.add((call.kernel, ("positions left over", lanes > 1 and run % lanes > 0)))
             found.add((call.kernel, ("several vectors", int(macros["BLOCK_VECTORS"]) > 1)))
             found.add((call.kernel, ("split", stride != (1, 1))))
             phases = call.blobs["INPUT"].layout
-            widened = stride != (1, 1) and phases.unit_memory_width > phases.unit_width
+            widened = stride != (1, 1) and phases.width.memory > phases.width.size
             found.add((call.kernel, ("split at the output's pitch", widened)))
             found.add((call.kernel, ("several blocks", int(macros["BLOCKS_AT_ONCE"]) > 1)))
             rows = not macros["FLAT"] and lanes > 1
@@ -248,7 +248,7 @@ def traits(case: Case, bench: Bench) -> Traits:
             found.add((call.kernel, ("split and flat", (stride != (1, 1), bool(macros["FLAT"])))))
             columns = shape.units // layer.groups * kernel[0] * kernel[1]
             found.add((call.kernel, ("columns left over", columns % int(macros["BLOCK_COLUMNS"]) > 0)))
-        one_row = len({blob.layout.unit_memory_width for blob in call.blobs.values()}) == 1 and stride == (1, 1)
+        one_row = len({blob.layout.width.memory for blob in call.blobs.values()}) == 1 and stride == (1, 1)
         if one_row and lanes > 1 and direction == "forward_flat":
             found.add((call.kernel, ("whole vectors stored", layer.bias)))
         if one_row and lanes > 1 and direction == "backward_data":

@@ -70,12 +70,10 @@ def test_plans_pad_as_they_are_told(kind: str) -> None:
         plan = make_plan(graph, 4, loss=CrossEntropy(), training=True, tuning=tuning, every_halo=True)
         layouts = [blob.layout for blob in (*plan.outputs.values(), *plan.deltas.values())]
         for layout in layouts:
-            if layout.unit_width > 1:
-                assert layout.unit_memory_width % padding.align == layout.plane_memory_elements % padding.align == 0
+            if layout.width.size > 1:
+                assert layout.width.memory % padding.align == layout.plane_memory_elements % padding.align == 0
         if padding == OWN_ZEROS:
-            assert all(
-                item.unit_memory_elements == item.unit_memory_height * item.unit_memory_width for item in layouts
-            )
-            assert any(layout.unit_memory_width_padding and layout.unit_memory_width_offset for layout in layouts)
+            assert all(item.unit_memory_elements == item.height.memory * item.width.memory for item in layouts)
+            assert any(layout.width.after and layout.width.before for layout in layouts)
         sizes[padding] = plan.bytes()
     assert sizes[Padding()] < min(sizes[OWN_ZEROS], sizes[ALIGNED]) < sizes[BOTH]

@@ -23,7 +23,7 @@ MISTAKES: dict[str, tuple[str, str, Callable[[BlobLayout], tuple[int, ...]]]] = 
     "one column too far": (
         "output[BLOB_INDEX(OUTPUT, n, 1, 2, OUTPUT_UNIT_WIDTH)] = 3;",
         "every halo cell must be exactly 0 after a launch",
-        lambda layout: (0, layout.unit_offset + 1, *_row_and_column(layout, 2, layout.unit_width)),
+        lambda layout: (0, layout.unit_offset + 1, *_row_and_column(layout, 2, layout.width.size)),
     ),
     "not a number in the halo above": (
         "output[BLOB_INDEX(OUTPUT, n, 0, -1, 0)] = NAN;",
@@ -47,7 +47,7 @@ MISTAKES: dict[str, tuple[str, str, Callable[[BlobLayout], tuple[int, ...]]]] = 
         lambda layout: (
             0,
             layout.unit_offset,
-            *divmod(layout.unit_memory_elements - 1, layout.unit_memory_width),
+            *divmod(layout.unit_memory_elements - 1, layout.width.memory),
         ),
     ),
     "a sample that is not in the batch": (
@@ -59,8 +59,8 @@ MISTAKES: dict[str, tuple[str, str, Callable[[BlobLayout], tuple[int, ...]]]] = 
 
 
 def _row_and_column(layout: BlobLayout, y: int, x: int) -> tuple[int, int]:
-    position = (layout.unit_memory_height_offset + y) * layout.unit_memory_width + layout.unit_memory_width_offset + x
-    return divmod(position, layout.unit_memory_width)
+    position = (layout.height.before + y) * layout.width.memory + layout.width.before + x
+    return divmod(position, layout.width.memory)
 
 
 def _bench(device: Device) -> Bench:
@@ -71,10 +71,10 @@ def _bench(device: Device) -> Bench:
     for number in range(1000):
         bench = Bench(device, problem, Arrangement(f"arrangement {number}"))
         layout = bench.output.layout
-        sides = (layout.unit_memory_height_offset, layout.unit_memory_height_padding, layout.unit_memory_width_offset)
+        sides = (layout.height.before, layout.height.after, layout.width.before)
         room = (layout.unit_offset, layout.unit_padding, layout.unit_memory_elements - layout.plane_extent)
         delta = bench.input_deltas[0]
-        if delta and min(*sides, *room, layout.unit_memory_width_padding, delta.layout.unit_offset) > 0:
+        if delta and min(*sides, *room, layout.width.after, delta.layout.unit_offset) > 0:
             bench.load()
             return bench
     raise AssertionError("no arrangement has room on all sides")

@@ -135,7 +135,7 @@ def check_layouts(plan: Plan, seed: int) -> None:
             assert plan.deltas[vertex.name].layout.holds(vertex.layer.delta_halo(shapes)), where
         if vertex.layer.same_pitch(shapes):
             layouts = [*inputs, plan.outputs[vertex.name].layout, *deltas]
-            assert len({layout.unit_memory_width for layout in layouts if layout.unit_width > 1}) <= 1, where
+            assert len({layout.width.memory for layout in layouts if layout.width.size > 1}) <= 1, where
 
 
 def test_a_gpu_has_no_zeros_that_nobody_reads() -> None:

@@ -58,15 +58,15 @@ def enumerated(shape: Shape, layout: BlobLayout) -> npt.NDArray[np.int64]:
 
     Built from planes, rows and columns, without the index equation.
     """
-    sizes = COUNT, layout.unit_memory_count, layout.unit_memory_depth, layout.plane_memory_elements
+    sizes = COUNT, layout.unit_memory_count, layout.depth.memory, layout.plane_memory_elements
     buffer = np.full(sizes, -1, dtype=np.int64)
     numbers = iter(range(COUNT * shape.elements))
-    rows = layout.unit_memory_height * layout.unit_memory_width
+    rows = layout.height.memory * layout.width.memory
     for n, unit, depth in itertools.product(range(COUNT), range(shape.units), range(shape.depth)):
-        memory = buffer[n, layout.unit_offset + unit, layout.unit_memory_depth_offset + depth, :rows]
-        plane = memory.reshape(layout.unit_memory_height, layout.unit_memory_width)
+        memory = buffer[n, layout.unit_offset + unit, layout.depth.before + depth, :rows]
+        plane = memory.reshape(layout.height.memory, layout.width.memory)
         for y, x in itertools.product(range(shape.height), range(shape.width)):
-            plane[layout.unit_memory_height_offset + y, layout.unit_memory_width_offset + x] = next(numbers)
+            plane[layout.height.before + y, layout.width.before + x] = next(numbers)
     return buffer
 
 
@@ -79,7 +79,7 @@ def reads_only_zeros(layout: BlobLayout, halo: Halo) -> bool:
     """Whether every cell that ``halo`` asks for lies in the unit and is no data cell, nor slack."""
     mask = layout.halo_mask()
     start = replace(layout, unit_offset=0).index(0, 0, 0, 0)
-    sizes = layout.unit_depth, layout.unit_height, layout.unit_width
+    sizes = layout.depth.size, layout.height.size, layout.width.size
     ranges = (range(-before, size + after) for (before, after), size in zip(halo.axes, sizes, strict=True))
     for cell in itertools.product(*ranges):
         if all(0 <= place < size for place, size in zip(cell, sizes, strict=True)):
@@ -109,7 +109,7 @@ def test_halo_mask(seed: int) -> None:
     unit = enumerated(shape, layout)[0, layout.unit_offset]
     mask = layout.halo_mask().reshape(unit.shape)
     assert mask.dtype == np.bool_
-    rows = layout.unit_memory_height * layout.unit_memory_width
+    rows = layout.height.memory * layout.width.memory
     assert layout.plane_extent == min(rows + halo.left, layout.plane_memory_elements)
     assert (mask == ((unit == -1) & (np.arange(layout.plane_memory_elements) < layout.plane_extent))).all()
     assert layout.halo_elements == mask.sum()
@@ -121,8 +121,8 @@ def test_zeros_around_the_data(seed: int) -> None:
     _, halo, _, layout = random_case(seed)
     assert layout.holds(halo)
     assert reads_only_zeros(layout, halo)
-    behind = layout.plane_extent - layout.unit_memory_height * layout.unit_memory_width
-    most = layout.unit_memory_width_padding + behind
+    behind = layout.plane_extent - layout.height.memory * layout.width.memory
+    most = layout.width.after + behind
     wider = Halo(*halo.axes[:2], (halo.left, most))
     assert layout.holds(wider)
     assert reads_only_zeros(layout, wider)
@@ -182,16 +182,16 @@ def test_sizes(seed: int) -> None:
     assert layout.plane_elements == shape.height * shape.width
     assert layout.unit_elements == shape.positions
     assert layout.plane_count == shape.units * shape.depth
-    assert layout.unit_memory_depth == halo.axes[0][0] + shape.depth + halo.axes[0][1]
-    assert layout.unit_memory_depth_padding == halo.axes[0][1]
-    assert layout.unit_memory_height == halo.top + shape.height + halo.bottom
-    assert layout.unit_memory_height_padding == halo.bottom
+    assert layout.depth.memory == halo.axes[0][0] + shape.depth + halo.axes[0][1]
+    assert layout.depth.after == halo.axes[0][1]
+    assert layout.height.memory == halo.top + shape.height + halo.bottom
+    assert layout.height.after == halo.bottom
     tail = 0 if seed % 9 in (0, 1, 2) else halo.left
-    assert layout.plane_memory_elements == layout.unit_memory_height * layout.unit_memory_width + tail + slack
-    assert layout.unit_memory_elements == layout.unit_memory_depth * layout.plane_memory_elements
+    assert layout.plane_memory_elements == layout.height.memory * layout.width.memory + tail + slack
+    assert layout.unit_memory_elements == layout.depth.memory * layout.plane_memory_elements
     assert layout.memory_elements == layout.unit_memory_count * layout.unit_memory_elements
-    columns = layout.unit_memory_width_offset + shape.width + layout.unit_memory_width_padding
-    assert columns == layout.unit_memory_width
+    columns = layout.width.before + shape.width + layout.width.after
+    assert columns == layout.width.memory
     assert layout.unit_offset + layout.unit_count + layout.unit_padding == layout.unit_memory_count
     assert layout.is_contiguous == (layout.unit_memory_elements == shape.positions)
 
@@ -209,7 +209,7 @@ def test_contiguous() -> None:
 def test_shared_row_pitch() -> None:
     """The example of docs/memory_layout.md."""
     layout = BlobLayout.padded(Shape(1, 3, 4), Halo((1, 1), (1, 1)), slack=1)
-    assert (layout.unit_memory_width, layout.unit_memory_height) == (5, 5)
+    assert (layout.width.memory, layout.height.memory) == (5, 5)
     assert (layout.plane_extent, layout.unit_memory_elements) == (26, 27)
     assert layout.index(0, 0, 0, 4) == layout.index(0, 0, 1, -1)
     assert layout.index(0, 0, 3, 4) == layout.plane_extent - 1
@@ -218,9 +218,9 @@ def test_shared_row_pitch() -> None:
 def test_rows_with_zeros_of_their_own() -> None:
     """The blob of Hedberg 2015, figure 1: UNIT_MEMORY_ELEMENTS is the memory height times the memory width."""
     layout = BlobLayout.padded(Shape(2, 3, 4), Halo((1, 2), (2, 1)), padding=Padding(own_zeros=True))
-    assert (layout.unit_memory_width, layout.unit_memory_height) == (2 + 4 + 1, 1 + 3 + 2)
+    assert (layout.width.memory, layout.height.memory) == (2 + 4 + 1, 1 + 3 + 2)
     assert layout.unit_memory_elements == 7 * 6 == layout.plane_extent
-    assert layout.unit_memory_width_padding == 1
+    assert layout.width.after == 1
     assert not layout.is_plain
 
 
@@ -229,9 +229,9 @@ def test_rows_with_zeros_of_their_own() -> None:
 def test_rounded_up(own_zeros: bool, align: int) -> None:
     shape, halo = Shape(3, 5, 7), Halo((1, 0), (2, 2))
     layout = BlobLayout.padded(shape, halo, padding=Padding(own_zeros, align))
-    assert layout.unit_memory_width % align == layout.unit_memory_elements % align == 0
+    assert layout.width.memory % align == layout.unit_memory_elements % align == 0
     smallest = BlobLayout.padded(shape, halo, padding=Padding(own_zeros))
-    assert 0 <= layout.unit_memory_width - smallest.unit_memory_width < align
+    assert 0 <= layout.width.memory - smallest.width.memory < align
     assert layout.holds(halo)
     assert reads_only_zeros(layout, halo)
 
@@ -264,6 +264,16 @@ class Numbers(dict[str, Any]):
         return eval(str(self.macros[name]), {}, self)
 
 
+def numbers_of(layout: BlobLayout) -> dict[str, int]:
+    """Table 1, by the names of its numbers in kernels."""
+    found = {name: getattr(layout, name.lower()) for name in NAMES | PLANE_NAMES if hasattr(layout, name.lower())}
+    for axis, size in (("DEPTH", layout.depth), ("HEIGHT", layout.height), ("WIDTH", layout.width)):
+        found |= {f"UNIT_{axis}": size.size, f"UNIT_MEMORY_{axis}": size.before + size.size + size.after}
+        found |= {f"UNIT_MEMORY_{axis}_OFFSET": size.before, f"UNIT_MEMORY_{axis}_PADDING": size.after}
+    assert found.keys() == NAMES | PLANE_NAMES
+    return found
+
+
 @SEEDS
 def test_macros(seed: int) -> None:
     """Complete, and with the unit offset given as the kernel argument, equal to the layout's own values."""
@@ -273,7 +283,7 @@ def test_macros(seed: int) -> None:
         assert set(macros) == {f"INPUT_DELTA_{name}" for name in NAMES | PLANE_NAMES}
         numbers = Numbers(macros, {"input_delta_unit_offset": layout.unit_offset})
         for name in NAMES | PLANE_NAMES:
-            assert numbers[f"INPUT_DELTA_{name}"] == getattr(layout, name.lower()), name
+            assert numbers[f"INPUT_DELTA_{name}"] == numbers_of(layout)[name], name
 
 
 @SEEDS
@@ -287,7 +297,7 @@ def test_geometry_is_what_the_macros_of_an_argument_read(seed: int) -> None:
         macros = layout.macros("INPUT", as_argument=True, plain=plain)
         numbers = Numbers(macros, {"input_geometry": argument, "input_unit_offset": layout.unit_offset})
         for name in sorted(NAMES | PLANE_NAMES):
-            assert numbers[f"INPUT_{name}"] == getattr(layout, name.lower()), name
+            assert numbers[f"INPUT_{name}"] == numbers_of(layout)[name], name
         for name in ("UNIT_COUNT", "UNIT_WIDTH", "UNIT_ELEMENTS", "PLANE_COUNT", "PLANE_ELEMENTS"):
             number = np.arange(1000, dtype=np.int64)
             multiplier, shift = (np.uint32(numbers[f"INPUT_{name}_{part}"] % 2**32) for part in ("MULTIPLIER", "SHIFT"))
