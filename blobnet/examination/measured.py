@@ -255,6 +255,124 @@ class EpilogueValues:
         return np.asarray((values - mean) / np.sqrt(variance + self.EPSILON) * scale + shift)
 
 
+class _Places:
+    """Where the blobs of a problem lie in one arrangement.
+
+    Args:
+        problem: the layer and its data.
+        arrangement: of its blobs.
+        generator: of what is random: halos, pitches, slack, units around.
+    """
+
+    def __init__(self, problem: Problem, arrangement: Arrangement, generator: np.random.Generator) -> None:
+        self._problem, self._arrangement, self._generator = problem, arrangement, generator
+
+    @property
+    def in_place_of(self) -> int | None:
+        """The input whose memory is the output's too."""
+        if self._arrangement.by_placement and placed(self._problem, self._arrangement.training) in (
+            Placement.IN_PLACE,
+            Placement.SHARED,
+        ):
+            return self._arrangement.in_place_of or 0
+        return None
+
+    def blobs(self) -> dict[tuple[str, int], Blob]:
+        """A blob for every role, several of them in one storage where the arrangement says so."""
+        layer, shapes, arrangement = self._problem.layer, self._problem.shapes, self._arrangement
+        output = self._problem.output_shape
+        planes: dict[tuple[str, int], Shape] = {("output", 0): output, ("output delta", 0): output}
+        if arrangement.reads_blob:
+            planes["residual", 0] = repeated_shape(output, arrangement.per)
+        halos: dict[tuple[str, int], Halo] = {}
+        for position, shape in enumerate(shapes):
+            planes["input", position] = planes["input delta", position] = shape
+            halos["input", position] = layer.input_halo(shapes)
+        halos["output delta", 0] = layer.delta_halo(shapes) if shapes else Halo()
+        places = {key: (key, 0) for key in planes} | self._joined_places()
+        owners = sorted({owner for owner, _ in places.values()})
+        wishes: dict[tuple[str, int], Halo] = {}
+        for owner in owners:
+            halo = Halo()
+            for key, (home, _) in places.items():
+                halo = halo.merged(halos.get(key, Halo())) if home == owner else halo
+            wishes[owner] = halo.merged(self._widened(halo))
+        pitch = max(planes[owner].width + max(halo.left, halo.right) for owner, halo in wishes.items())
+        pitch += 0 if arrangement.tight else int(self._generator.integers(0, 3))
+        layouts = {}
+        for owner in owners:
+            members = [(first, key) for key, (home, first) in places.items() if home == owner]
+            units = max(first + planes[key].units for first, key in members)
+            layouts[owner] = self._layout(planes[owner].with_units(units), wishes[owner], pitch)
+        blobs = {}
+        for key, (owner, first) in places.items():
+            planes_in_memory = planes[owner] if self._is_shared(key) else planes[key]
+            layout = layouts[owner].slice_units(first, planes_in_memory.units)
+            blobs[key] = Blob(f"{owner[0]} {owner[1]}", layout, type=self._problem.storage)
+        return blobs
+
+    def _is_shared(self, key: tuple[str, int]) -> bool:
+        """Return True if this blob takes over the planes of the blob that it is (Flatten)."""
+        layer = self._problem.layer
+        forward = placed(self._problem, self._arrangement.training) is Placement.SHARED
+        backward = layer.delta_placement() is Placement.SHARED
+        return self._arrangement.by_placement and ((key[0] == "output" and forward) or ("delta" in key[0] and backward))
+
+    def _joined_places(self) -> dict[tuple[str, int], tuple[tuple[str, int], int]]:
+        """Return for blobs that share a storage the blob that owns it, and the first unit there."""
+        layer, shapes, arrangement = self._problem.layer, self._problem.shapes, self._arrangement
+        output = self._problem.output_shape
+        places: dict[tuple[str, int], tuple[tuple[str, int], int]] = {}
+        if arrangement.beside and output.axes == shapes[0].axes:
+            places["output", 0] = (("input", 0), shapes[0].units + 1)
+            places["input delta", 0] = (("output delta", 0), output.units + 1)
+        if not arrangement.by_placement:
+            return places
+        starts = [sum(shape.units for shape in shapes[:position]) for position in range(len(shapes))]
+        placement = placed(self._problem, arrangement.training)
+        if placement in (Placement.IN_PLACE, Placement.SHARED):
+            places["output", 0] = (("input", arrangement.in_place_of or 0), 0)
+        elif placement is Placement.CONCAT:
+            places |= {("input", position): (("output", 0), start) for position, start in enumerate(starts)}
+        placement = layer.delta_placement()
+        if placement is Placement.IN_PLACE:
+            places["input delta", 0] = (("output delta", 0), 0)
+        elif placement is Placement.SHARED:
+            # Flatten: the planes are those of the input's delta. What is repeated has a delta of its own.
+            first, *others = (number for number, shape in enumerate(shapes) if shape.elements == output.elements)
+            places["output delta", 0] = (("input delta", first), 0)
+            places |= {("input delta", position): (("input delta", first), 0) for position in others}
+        elif placement is Placement.CONCAT:
+            places |= {("input delta", position): (("output delta", 0), start) for position, start in enumerate(starts)}
+        return places
+
+    def _widened(self, halo: Halo) -> Halo:
+        """A halo at least as wide: other readers may ask for more."""
+        if self._arrangement.tight:
+            return halo
+        more = self._generator.choice([0, 0, 1, 2], 4).reshape(2, 2)
+        has_depth = any(shape.rank == 3 for shape in (*self._problem.shapes, self._problem.output_shape))
+        depth = self._generator.choice([0, 0, 1, 2], 2) if has_depth else (0, 0)
+        return Halo(*np.add(halo.axes, [depth, *more]))
+
+    def _layout(self, shape: Shape, halo: Halo, pitch: int) -> BlobLayout:
+        if self._arrangement.tight:
+            return BlobLayout.padded(shape, halo, pitch=pitch)
+        own_pitch: int | None = shape.width + max(halo.left, halo.right) + int(self._generator.integers(0, 4))
+        if self._arrangement.own_zeros:
+            own_pitch = None
+        before, after = (int(units) for units in self._generator.integers(0, 3, 2))
+        return BlobLayout.padded(
+            shape,
+            halo,
+            pitch=pitch if self._arrangement.same_pitch else own_pitch,
+            slack=0 if self._arrangement.own_zeros else int(self._generator.choice([0, 1, 5, 16])),
+            unit_offset=before,
+            unit_memory_count=before + shape.units + after,
+            padding=Padding(own_zeros=self._arrangement.own_zeros),
+        )
+
+
 class Bench:
     """A layer on a device, its blobs arranged in one way.
 
@@ -277,9 +395,8 @@ class Bench:
         salt = zlib.crc32(arrangement.name.encode())
         self._generator = np.random.default_rng([problem.seed, salt])
         self._arrays: dict[str, Array] = {}
-        #: The type of the numbers of all blobs, in training too.
-        self.type = problem.storage
-        blobs = self._blobs()
+        places = _Places(problem, arrangement, self._generator)
+        blobs = places.blobs()
         inputs = range(len(problem.shapes))
         self.inputs = tuple(blobs["input", position] for position in inputs)
         self.output = blobs["output", 0]
@@ -305,7 +422,7 @@ class Bench:
             training=arrangement.training,
             epilogue=steps,
             fused_activations=steps if layer.recomputes_output and all(step.slope for step in steps) else (),
-            in_place_of=self._in_place_of(),
+            in_place_of=places.in_place_of,
             batch_size=problem.count,
             tuning=tuning or device.tuning,
             ordinal=problem.ordinal,
@@ -341,111 +458,6 @@ class Bench:
     def gradients(self) -> tuple[ParameterSpec, ...]:
         """The parameters that have a gradient."""
         return tuple(spec for spec in self.problem.specs if spec.trainable)
-
-    # -- layouts -----------------------------------------------------------------------------------------------------
-
-    def _in_place_of(self) -> int | None:
-        if self.arrangement.by_placement and placed(self.problem, self.arrangement.training) in (
-            Placement.IN_PLACE,
-            Placement.SHARED,
-        ):
-            return self.arrangement.in_place_of or 0
-        return None
-
-    def _blobs(self) -> dict[tuple[str, int], Blob]:
-        """A blob for every role, several of them in one storage where the arrangement says so."""
-        layer, shapes, arrangement = self.problem.layer, self.problem.shapes, self.arrangement
-        output = self.problem.output_shape
-        planes: dict[tuple[str, int], Shape] = {("output", 0): output, ("output delta", 0): output}
-        if arrangement.reads_blob:
-            planes["residual", 0] = repeated_shape(output, arrangement.per)
-        halos: dict[tuple[str, int], Halo] = {}
-        for position, shape in enumerate(shapes):
-            planes["input", position] = planes["input delta", position] = shape
-            halos["input", position] = layer.input_halo(shapes)
-        halos["output delta", 0] = layer.delta_halo(shapes) if shapes else Halo()
-        places = {key: (key, 0) for key in planes} | self._joined_places()
-        owners = sorted({owner for owner, _ in places.values()})
-        wishes: dict[tuple[str, int], Halo] = {}
-        for owner in owners:
-            halo = Halo()
-            for key, (home, _) in places.items():
-                halo = halo.merged(halos.get(key, Halo())) if home == owner else halo
-            wishes[owner] = halo.merged(self._widened(halo))
-        pitch = max(planes[owner].width + max(halo.left, halo.right) for owner, halo in wishes.items())
-        pitch += 0 if arrangement.tight else int(self._generator.integers(0, 3))
-        layouts = {}
-        for owner in owners:
-            members = [(first, key) for key, (home, first) in places.items() if home == owner]
-            units = max(first + planes[key].units for first, key in members)
-            layouts[owner] = self._layout(planes[owner].with_units(units), wishes[owner], pitch)
-        blobs = {}
-        for key, (owner, first) in places.items():
-            planes_in_memory = planes[owner] if self._is_shared(key) else planes[key]
-            layout = layouts[owner].slice_units(first, planes_in_memory.units)
-            blobs[key] = Blob(f"{owner[0]} {owner[1]}", layout, type=self.type)
-        return blobs
-
-    def _is_shared(self, key: tuple[str, int]) -> bool:
-        """Return True if this blob takes over the planes of the blob that it is (Flatten)."""
-        layer = self.problem.layer
-        forward = placed(self.problem, self.arrangement.training) is Placement.SHARED
-        backward = layer.delta_placement() is Placement.SHARED
-        return self.arrangement.by_placement and ((key[0] == "output" and forward) or ("delta" in key[0] and backward))
-
-    def _joined_places(self) -> dict[tuple[str, int], tuple[tuple[str, int], int]]:
-        """Return for blobs that share a storage the blob that owns it, and the first unit there."""
-        layer, shapes, arrangement = self.problem.layer, self.problem.shapes, self.arrangement
-        output = self.problem.output_shape
-        places: dict[tuple[str, int], tuple[tuple[str, int], int]] = {}
-        if arrangement.beside and output.axes == shapes[0].axes:
-            places["output", 0] = (("input", 0), shapes[0].units + 1)
-            places["input delta", 0] = (("output delta", 0), output.units + 1)
-        if not arrangement.by_placement:
-            return places
-        starts = [sum(shape.units for shape in shapes[:position]) for position in range(len(shapes))]
-        placement = placed(self.problem, arrangement.training)
-        if placement in (Placement.IN_PLACE, Placement.SHARED):
-            places["output", 0] = (("input", arrangement.in_place_of or 0), 0)
-        elif placement is Placement.CONCAT:
-            places |= {("input", position): (("output", 0), start) for position, start in enumerate(starts)}
-        placement = layer.delta_placement()
-        if placement is Placement.IN_PLACE:
-            places["input delta", 0] = (("output delta", 0), 0)
-        elif placement is Placement.SHARED:
-            # Flatten: the planes are those of the input's delta. What is repeated has a delta of its own.
-            first, *others = (number for number, shape in enumerate(shapes) if shape.elements == output.elements)
-            places["output delta", 0] = (("input delta", first), 0)
-            places |= {("input delta", position): (("input delta", first), 0) for position in others}
-        elif placement is Placement.CONCAT:
-            places |= {("input delta", position): (("output delta", 0), start) for position, start in enumerate(starts)}
-        return places
-
-    def _widened(self, halo: Halo) -> Halo:
-        """A halo at least as wide: other readers may ask for more."""
-        if self.arrangement.tight:
-            return halo
-        more = self._generator.choice([0, 0, 1, 2], 4).reshape(2, 2)
-        has_depth = any(shape.rank == 3 for shape in (*self.problem.shapes, self.problem.output_shape))
-        depth = self._generator.choice([0, 0, 1, 2], 2) if has_depth else (0, 0)
-        return Halo(*np.add(halo.axes, [depth, *more]))
-
-    def _layout(self, shape: Shape, halo: Halo, pitch: int) -> BlobLayout:
-        if self.arrangement.tight:
-            return BlobLayout.padded(shape, halo, pitch=pitch)
-        own_pitch: int | None = shape.width + max(halo.left, halo.right) + int(self._generator.integers(0, 4))
-        if self.arrangement.own_zeros:
-            own_pitch = None
-        before, after = (int(units) for units in self._generator.integers(0, 3, 2))
-        return BlobLayout.padded(
-            shape,
-            halo,
-            pitch=pitch if self.arrangement.same_pitch else own_pitch,
-            slack=0 if self.arrangement.own_zeros else int(self._generator.choice([0, 1, 5, 16])),
-            unit_offset=before,
-            unit_memory_count=before + shape.units + after,
-            padding=Padding(own_zeros=self.arrangement.own_zeros),
-        )
 
     # -- arrays and buffers ------------------------------------------------------------------------------------------
 
@@ -495,12 +507,6 @@ class Bench:
         """Samples that there is memory for."""
         return max(self.problem.count, self.site.batch_size) + 1
 
-    @property
-    def _side_by_side(self) -> set[str]:
-        """Storages whose samples lie side by side."""
-        arrays = [array for calls in self.calls.values() for call in calls for array in call.arrays.values()]
-        return {array.storage for array in arrays if array.side_by_side}
-
     def _all_blobs(self) -> list[Blob]:
         deltas = [*(blob for blob in self.input_deltas if blob), self.output_delta]
         residual = [self.residual] if self.residual else []
@@ -534,7 +540,8 @@ class Bench:
         }
         problem = self.problem
         for blob in self._all_blobs():
-            self._clear_halo(blob)
+            halo = halo_cells(blob, problem.count)
+            self.mirror[blob.storage][: halo.size][halo] = 0
         for blob, values in zip(self.inputs, problem.inputs, strict=True):
             self._data(blob)[...] = values.reshape(self._data(blob).shape)
         if self.residual:
@@ -586,13 +593,6 @@ class Bench:
     def _data(self, blob: Blob) -> FloatArray:
         return blob.layout.data(self.mirror[blob.storage], self.problem.count)
 
-    def _clear_halo(self, blob: Blob) -> None:
-        self.mirror[blob.storage][: self._halo(blob).size][self._halo(blob)] = 0
-
-    def _halo(self, blob: Blob) -> npt.NDArray[np.bool_]:
-        """Return a mask of the samples in use: True where a cell is halo of one of the blob's own units."""
-        return halo_cells(blob, self.problem.count)
-
     # -- runs --------------------------------------------------------------------------------------------------------
 
     def run(self, phase: str, *, debug: bool = True) -> None:
@@ -622,10 +622,13 @@ class Bench:
         for blob in blobs:
             if blob and blob.storage == name and (phase != "backward parameters" or name in said):
                 blob.layout.data(allowed, self.problem.count)[...] = True
-                halo[: self._halo(blob).size] |= self._halo(blob)
+                own = halo_cells(blob, self.problem.count)
+                halo[: own.size] |= own
+        used = [array for calls in self.calls.values() for call in calls for array in call.arrays.values()]
+        is_side_by_side = any(array.side_by_side for array in used if array.storage == name)
         for array in self._arrays.values():
             if array.storage == name:
-                samples = self.site.batch_size if name in self._side_by_side else self.problem.count
+                samples = self.site.batch_size if is_side_by_side else self.problem.count
                 allowed[: array.end(samples)] = True
         state = phase == "forward" and self.arrangement.training
         for offset, spec in self._slices.values():
@@ -634,28 +637,17 @@ class Bench:
             ):
                 allowed[offset : offset + spec.elements] = True
         where = f"{self.name}: {phase}: buffer '{name}'"
-        self._require_none(halo & (after != 0), "it must be 0 in every halo cell", where, name, before, after)
         changed = bits(before) != bits(after)
-        rule = "it must keep what is not the phase's to write"
-        self._require_none(changed & ~allowed & ~halo, rule, where, name, before, after)
-
-    def _require_none(
-        self, bad: npt.NDArray[np.bool_], rule: str, where: str, name: str, before: FloatArray, after: FloatArray
-    ) -> None:
-        if bad.any():
-            first = int(np.flatnonzero(bad)[0])
-            values = f"{before[first]} became {after[first]}"
-            raise PromiseError(where, rule, cells=int(bad.sum()), first=self._place(name, first), values=values)
-
-    def _place(self, name: str, index: int) -> str:
-        for blob in self._all_blobs():
-            if blob.storage == name:
-                layout = blob.layout
-                n, rest = divmod(index, layout.memory_elements)
-                unit, rest = divmod(rest, layout.unit_memory_elements)
-                row, column = divmod(rest, layout.width.memory)
-                return f"(n={n}, memory unit={unit}, memory row={row}, memory column={column}) of {layout}"
-        return f"element {index}"
+        rules = {
+            "it must be 0 in every halo cell": halo & (after != 0),
+            "it must keep what is not the phase's to write": changed & ~allowed & ~halo,
+        }
+        for rule, bad in rules.items():
+            if bad.any():
+                first = int(np.flatnonzero(bad)[0])
+                values = f"{before[first]} became {after[first]}"
+                place = place_of(self._all_blobs(), name, first)
+                raise PromiseError(where, rule, cells=int(bad.sum()), first=place, values=values)
 
     # -- results -----------------------------------------------------------------------------------------------------
 
@@ -714,6 +706,18 @@ def halo_cells(blob: Blob, count: int) -> npt.NDArray[np.bool_]:
     mask = np.zeros((count, layout.unit_memory_count, layout.unit_memory_elements), dtype=bool)
     mask[:, layout.unit_offset : layout.unit_offset + layout.unit_count] = layout.halo_mask()
     return mask.reshape(-1)
+
+
+def place_of(blobs: Sequence[Blob], storage: str, index: int) -> str:
+    """Return where an element of a storage lies, in the words of a blob that is there."""
+    for blob in blobs:
+        if blob.storage == storage:
+            layout = blob.layout
+            n, rest = divmod(index, layout.memory_elements)
+            unit, rest = divmod(rest, layout.unit_memory_elements)
+            row, column = divmod(rest, layout.width.memory)
+            return f"(n={n}, memory unit={unit}, memory row={row}, memory column={column}) of {layout}"
+    return f"element {index}"
 
 
 def poison(elements: int, number: int = 0, kind: StorageType = FLOAT32) -> FloatArray:
