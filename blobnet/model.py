@@ -164,7 +164,7 @@ class Model:
 
     @property
     def training_state(self) -> TrainingState | None:
-        """What resuming needs besides the weights; None where there was no training, or none that can be resumed."""
+        """The state that resuming needs besides the weights; None without a training that can be resumed."""
         if self._state is not None and isinstance(self._state.optimizer_state, KeptArrays):
             self._state = replace(self._state, optimizer_state=self._state.optimizer_state.read())
         return self._state
@@ -313,7 +313,7 @@ class Model:
         return to_dict(list(self.graph.outputs), [nodes[vertex.name] for vertex in self.graph.outputs.values()])
 
     def _normalized(self, node: Node, vertex: graph.Vertex, prefix: str) -> Node:
-        """What an input layer makes of the values of a node."""
+        """Return the values of a node as an input layer normalises them."""
         mean, deviation = (self._weights[vertex.parameter(name)] for name in ("mean", "deviation"))
         if not mean.any() and (deviation == 1).all():
             return node
@@ -774,7 +774,7 @@ class Model:
         device: Device | str | None = None,
         precision: str = "fp32",
     ) -> Report:
-        """What a classifier gets right, class by class: a table to print, and the confusion matrix.
+        """Return what a classifier gets right, class by class: a table to print, and the confusion matrix.
 
         ``x`` and ``y`` (but for iterables) and ``precision`` are as for :meth:`fit`. With a class for each position
         there is no area below a curve, for which all probabilities would have to be in memory. Of several outputs
@@ -865,7 +865,7 @@ class Model:
         precision: str = "fp32",
         storage: str = "float32",
     ) -> Iterator[Any]:
-        """What :meth:`predict` gives, some samples at a time, in their order: neither they nor the answers pile up.
+        """Yield what :meth:`predict` gives, some samples at a time, in order: neither they nor answers pile up.
 
         A few batches are read and predicted ahead of the one that is asked for. Others may predict between them.
         """

@@ -125,7 +125,7 @@ class _CtrlC:
             os.write(2, b"\nthe step is finished and saved first; once more ends at once\n")
 
     def agree(self, world: World) -> type[KeyboardInterrupt] | None:
-        """What any rank was asked, which all are then; all must call it.
+        """Return the request of any rank, which is then that of all; all must call it.
 
         NOTE: what comes while this rank waits for the others is that of the next time.
         """
@@ -136,7 +136,7 @@ class _CtrlC:
 
     @contextlib.contextmanager
     def deferred(self, world: World) -> Iterator[None]:
-        """What comes inside, or was lost before, is raised at the end, on all ranks."""
+        """Raise at the end, on all ranks, what came inside or was lost before."""
         self._waits = True
         try:
             yield
@@ -379,7 +379,7 @@ def _fit(
 
 
 def _class_weights(options: argparse.Namespace, model: Model, loss: AnyLoss) -> ClassWeights | None:
-    """As ``fit`` takes them: for several outputs those of all that have classes."""
+    """Return class weights as ``fit`` takes them: for several outputs those of all that have classes."""
     if not isinstance(loss, Mapping) or options.class_weights is None:
         given: ClassWeights | None = options.class_weights
         return given
@@ -401,7 +401,7 @@ def _augmentation(options: argparse.Namespace) -> tuple[str | None, tuple[Augmen
 def _augment_of(
     options: argparse.Namespace, model: Model, name: str | None, changes: tuple[Augmentation, ...] | None
 ) -> Any:
-    """As ``fit`` takes it: of several inputs by the input's name."""
+    """Return the augmentation as ``fit`` takes it: of several inputs by the input's name."""
     names = list(model.graph.inputs)
     if changes is None or (name is None and len(names) == 1):
         return changes
@@ -495,7 +495,7 @@ def _check_same(saved: Model, model: Model, file: _OutputFile) -> None:
 
 
 def _difference(saved: Model, model: Model) -> dict[str, str]:
-    """How the first layer that differs was saved, and how it is now; empty if none does."""
+    """Describe how the first layer that differs was saved, and how it is now; empty if none does."""
     descriptions = [json.loads(json.dumps(each.graph.description())) for each in (saved, model)]
     layers = [each["layers"] if isinstance(each, dict) else each for each in descriptions]
     for pair in itertools.zip_longest(*layers):
@@ -624,13 +624,13 @@ def _note_odd_labels(data: Dataset, loss: str | None) -> None:
 
 
 def _are_whole(labels: Any) -> bool:
-    """Whether targets, one for each sample, in memory, could be numbers of classes."""
+    """Return True if targets, one for each sample, in memory, could be numbers of classes."""
     is_column = isinstance(labels, np.ndarray) and labels.ndim == 1
     return is_column and bool((labels >= 0).all() and (labels == np.rint(labels)).all())
 
 
 def _counts(split: Split, classes: int) -> npt.NDArray[np.int64]:
-    """How many labels there are of each class, without those that take no part."""
+    """Return the number of labels of each class, without those that take no part."""
     counts = np.zeros(classes, np.int64)
     for _, labels in chunks(split.y):
         counts += np.bincount(labels.reshape(-1).astype(np.int64), minlength=classes)[:classes]

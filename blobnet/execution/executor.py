@@ -55,7 +55,7 @@ _Made = TypeVar("_Made")
 
 
 def check_by_default() -> bool:
-    """Whether $BLOBNET_CHECK asks for debug mode."""
+    """Return True if $BLOBNET_CHECK asks for debug mode."""
     return os.environ.get("BLOBNET_CHECK", "0") not in ("", "0")
 
 
@@ -119,7 +119,7 @@ class Launch:
                 self.enqueue = queue.prepare(self.kernel, self.global_size, self.local_size)
 
     def takes(self, storage: str) -> bool:
-        """Whether some of its arrays lie in a storage."""
+        """Return True if some of its arrays lie in a storage."""
         return storage in self._places
 
     def place(self, storage: str, first: int) -> None:
@@ -149,7 +149,7 @@ def memory_arguments(call: KernelCall, memory: Mapping[str, Any]) -> list[Any]:
 
 
 def _number(value: int | float) -> np.float32 | np.int32:
-    """What a kernel takes a number as."""
+    """Convert a number to what a kernel takes."""
     number: np.float32 | np.int32 = np.float32(value) if isinstance(value, float) else np.int32(value)
     return number
 
@@ -164,7 +164,7 @@ def _trial(call: KernelCall) -> Trial:
 
 
 def _launch_nothing() -> None:
-    """For a launch without samples."""
+    """Do nothing: the launch of a call without samples."""
 
 
 def plan_for(
@@ -316,7 +316,7 @@ def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
 
 
 def first_that_fits(device: Device, batch_sizes: Sequence[int], make: Callable[[int], _Made]) -> _Made:
-    """What ``make`` gives for the first of some batch sizes for which there is memory.
+    """Return what ``make`` gives for the first of some batch sizes for which there is memory.
 
     A plan that fits a device may find less there: others use it too.
 
@@ -463,7 +463,7 @@ class Executor:
         self.launch(launches[done:], batch.count)
 
     def launches(self, phase: str, batch: Batch) -> list[Launch]:
-        """What :meth:`run` launches."""
+        """Return the launches of :meth:`run`."""
         if phase not in self._bound:
             self._bound[phase] = self._bind(self.plan.phase(phase), batch)
             self._takers.clear()

@@ -126,7 +126,7 @@ class LabelledData:
         return LabelledData(self._graph, self._losses, x, y, subject="validation")
 
     def comes_in_batches(self, x: Any) -> bool:
-        """Whether such samples come as an iterable of batches."""
+        """Return True if such samples come as an iterable of batches."""
         return comes_in_batches(self._graph, as_batches(self._graph, x))
 
     def jobs(self, size: int, skipped: int = 0, world: World = ALONE) -> Iterable[Any]:
@@ -140,7 +140,7 @@ def sample_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
 
 
 def metric_names(loss: Loss) -> tuple[str, ...]:
-    """What :func:`metrics_of` measures."""
+    """Return the names of what :func:`metrics_of` measures."""
     return METRICS if loss.takes_classes else METRICS[:1]
 
 
@@ -152,13 +152,13 @@ def metrics_of(totals: npt.NDArray[np.floating[Any]], loss: Loss) -> dict[str, f
 
 
 def measured_names(heads: Sequence[Head]) -> tuple[str, ...]:
-    """What :func:`measurements` measures: of several outputs ``loss``, and the others behind the output's name."""
+    """Return the names of :func:`measurements`: of several outputs ``loss``, and the others after the output's name."""
     own = [head_name(head, name) for head in heads for name in metric_names(head.loss)]
     return tuple(own) if len(heads) == 1 else ("loss", *own)
 
 
 def head_name(head: Head, metric: str) -> str:
-    """What a metric of an output is called in histories: ``accuracy``, or of several outputs ``mask_accuracy``."""
+    """Return the name of an output's metric in histories: ``accuracy``, or of several outputs ``mask_accuracy``."""
     return metric if head.is_only else f"{head.name}_{metric}"
 
 
@@ -178,7 +178,7 @@ def measurements(
 
 
 def named_metrics(heads: Sequence[Head], metrics: Any) -> tuple[dict[str, Metric], ...]:
-    """What users ask to measure at each output: see :func:`blobnet.metrics.named`; for several outputs by their names.
+    """Return the metrics of each output that users ask for: see :func:`blobnet.metrics.named`; of several by name.
 
     Raises:
         OptionError: a name is that of no output, or metrics for several outputs go without their names.
@@ -387,7 +387,7 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class Use:
-    """What an evaluator is for.
+    """The purpose of an evaluator.
 
     Attributes:
         count: samples; None where nobody knows.

@@ -48,7 +48,7 @@ Samples = Sequence[npt.NDArray[Any] | None]
 
 
 class Reader(ABC):
-    """What gives batches: samples, and labels where there are some.
+    """A source of batches: samples, and labels where there are some.
 
     Attributes:
         sample_types: NumPy's names for the types of its samples, one for each input.
@@ -224,7 +224,7 @@ class StreamReader(Reader):
             yield xs, () if self._prepare is None else tuple(self._prepare(xs[0], labels))
 
     def _is_pair(self, batch: Any) -> bool:
-        """Whether a batch is one of samples and labels; the samples of several inputs alone may be a pair too."""
+        """Return True for a batch of samples and labels; the samples of several inputs alone may be a pair too."""
         is_pair = isinstance(batch, tuple | list) and len(batch) == 2
         of_two = len(self._shapes) == 2 and self._prepare is None
         return is_pair and (not of_two or isinstance(batch[0], tuple | list | Mapping))
@@ -439,7 +439,7 @@ class Loader:
         return next(self.batches(reader, [job]), 0)
 
     def _is_inline(self, reader: Reader) -> bool:
-        """Whether batches are gathered at once; a CPU's cores have work enough."""
+        """Return True if batches are gathered at once; a CPU's cores have work enough."""
         if not reader.is_quick or self._device.is_host:
             return reader.is_quick
         # Without samples to copy there are labels at most.
@@ -447,7 +447,7 @@ class Loader:
 
     @property
     def _piece_bytes(self) -> int:
-        """Of the samples and labels of a batch that do not lie on the device."""
+        """The bytes of a batch's samples and labels that do not lie on the device."""
         coming = sum(entry.sample_bytes for entry in self._entries if entry.name not in self._resident)
         return self._size * (coming + _LABEL_BYTES * sum(self._label_buffers.values()))
 
@@ -490,7 +490,7 @@ class Loader:
             self._device.queue.synchronize(copy)
 
     def _is_short(self) -> bool:
-        """Whether all pieces are still read, and there may be more."""
+        """Return True if all pieces are still read, and there may be more."""
         is_read = not all(map(self._device.queue.is_done, self._free[0].copies))
         return is_read and len(self._free) < self._device.memory.pieces(self._piece_bytes)
 

@@ -100,5 +100,5 @@ def note_divergence(first: float, record: Mapping[str, float], epoch: int) -> bo
 
 
 def _normalises(graph: Graph, entry: Vertex) -> bool:
-    """Whether the first layers normalise samples by themselves."""
+    """Return True if the first layers normalise samples by themselves."""
     return all(graph.vertices[reader].layer.kind == "BatchNorm" for reader in graph.readers[entry.index])

@@ -1,4 +1,4 @@
-"""What ``fit`` and its like accept in place of objects: names, classes, and a fraction of the samples."""
+"""Forms that ``fit`` and its like accept in place of objects: names, classes, and a fraction of the samples."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def losses_for(graph: Graph, given: Any, known: Any = None) -> tuple[Loss, ...]:
 
 
 def loss_weights_for(graph: Graph, given: Any) -> tuple[float, ...]:
-    """What the loss of each output is multiplied by in the sum of all: 1 unless something else is given.
+    """Return the weight of each output's loss in the sum of all: 1 unless something else is given.
 
     Args:
         graph: the model.

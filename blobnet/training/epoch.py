@@ -58,7 +58,7 @@ class Loaded(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a training is given.
+    """The data of a training.
 
     Attributes:
         train: samples and labels to train on.
@@ -74,7 +74,7 @@ class TrainingData:
 
 
 class Epoch:
-    """What is left of a pass over the data.
+    """The rest of a pass over the data.
 
     Args:
         step: what the batches are for.
@@ -170,7 +170,7 @@ class Epoch:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def _planned(self) -> Iterator[PlannedStep]:
-        """What is left of the steps; of a stream in one shard, whose end nobody knows, they have none."""
+        """Yield the steps that are left; those of a stream in one shard, whose end nobody knows, have no counts."""
         settings, of_shard = self._step.settings, self._step.settings.accumulate * self._step.parts
         if self._order is not None:
             yield from self._of_order(self._order, of_shard)
@@ -226,6 +226,6 @@ class Epoch:
 
 
 def _counts(parts: Sequence[Sequence[slice]]) -> list[list[int]]:
-    """How many samples the first parts of all shards have, then the second ones, ..."""
+    """Return the numbers of samples of the first parts of all shards, then of the second ones, ..."""
     sizes = ([part.stop - part.start for part in own] for own in parts)
     return [list(counts) for counts in itertools.zip_longest(*sizes, fillvalue=0)]

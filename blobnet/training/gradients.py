@@ -1,4 +1,4 @@
-"""How the gradients of a step come about: by one run of the plan, or as a sum over several.
+"""The gradients of a step: of one run of the plan, or as a sum over several.
 
 The loop over data knows nothing else of shards, lanes and lockstep than what stands here.
 """
@@ -14,7 +14,7 @@ from blobnet.training.training_step import TrainingStep
 
 
 class Gradients:
-    """Of steps that are one run each: the losses divide by the weight of its samples."""
+    """Gradients of steps that are one run each: the losses divide by the weight of its samples."""
 
     def __init__(self, step: TrainingStep) -> None:
         self._step, self._size = step, step.batch_size
@@ -46,7 +46,7 @@ class Gradients:
 
 
 class SummedGradients(Gradients):
-    """Of steps of several runs, which are computed shard by shard.
+    """Gradients of steps of several runs, which are computed shard by shard.
 
     How much the samples to come weigh is not known yet, so the sum is brought to scale at its end. There is one sum for
     all outputs, whose batches weigh the same (``fit`` sees to it).
@@ -82,7 +82,7 @@ class SummedGradients(Gradients):
 
 
 class LockstepGradients(Gradients):
-    """Of steps whose shards are computed together: the first run of each, then the second, ..."""
+    """Gradients of steps whose shards are computed together: the first run of each, then the second, ..."""
 
     def in_turn(self, runs: Sequence[Run]) -> Sequence[Run]:
         return sorted(runs, key=attrgetter("number", "shard"))

@@ -1,4 +1,4 @@
-"""What an epoch has reached: it stays on the device until somebody asks for it."""
+"""The result of an epoch, which stays on the device until somebody asks for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blobnet.memory.blob import FLOAT32, FloatArray
 
 
 class Place(NamedTuple):
-    """Where float32 numbers lie on a device: at the start of a buffer."""
+    """The place of float32 numbers on a device: at the start of a buffer."""
 
     buffer: Any
     elements: int

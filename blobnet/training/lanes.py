@@ -25,7 +25,7 @@ _SHORT = 25e-6
 
 
 def lane_counts(kind: DeviceModel, graph: Graph, batch_size: int, shards: int) -> list[int]:
-    """How many of a process's shards such a device may compute at a time: the first count that fits; the last is 1.
+    """Return the counts of shards that such a device may compute at a time: the first that fits counts; the last is 1.
 
     Up to four, in rounds if there are more. One fills a host's cores; and short launches take the driver's time more
     than the device's.
@@ -47,7 +47,7 @@ def _mean_product(graph: Graph, batch_size: int) -> float:
 
 
 def settings_of(sums: Sums, shards: int, count: int, *, accumulate: bool = False) -> dict[str, Any]:
-    """What a plan of a process's shards is asked for with, where ``count`` of them at a time: see Request."""
+    """Return the settings of the plan of a process's shards, ``count`` of them at a time: see Request."""
     # Shards that are computed in step have each what is made of the parameters for itself.
     return {"statistics": sums.statistics, "in_batches": not sums.in_step and (accumulate or shards > count)}
 
@@ -114,17 +114,17 @@ class Lanes:
 
     @property
     def executor(self) -> Executor:
-        """That of the shard that has begun."""
+        """The executor of the shard that has begun."""
         return self.executors[self.number]
 
     @property
     def are_several(self) -> bool:
-        """Whether shards are computed several at a time."""
+        """True if shards are computed several at a time."""
         return len(self.executors) > 1
 
     @property
     def is_summed(self) -> bool:
-        """Whether the gradients of the shard that has begun are where the others' are added to."""
+        """True if the gradients of the shard that has begun are where the others' are added to."""
         return self.number == self._summed
 
     def begin(self, shard: int) -> None:
@@ -209,5 +209,5 @@ def _labels(plan: Plan) -> set[str]:
 
 
 def _own(plan: Plan) -> set[str]:
-    """Those that a lane needs for itself: of what lies between the layers, and of what a shard leaves."""
+    """Return the buffers that a lane needs for itself: of what lies between the layers, and of what a shard leaves."""
     return (set(plan.buffers) - plan.persistent - plan.constants) | ({"gradients", STATISTICS} & set(plan.buffers))

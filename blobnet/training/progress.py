@@ -1,4 +1,4 @@
-"""What a training shows on a terminal or in a notebook: a bar that is gone when it ends, and a row an epoch."""
+"""The progress of a training on a terminal or in a notebook: a bar that is gone when it ends, and a row an epoch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _short(value: float) -> str:
 
 
 class Table:
-    """What a training prints: a row an epoch, below a header; without further metrics it fits 80 columns.
+    """The table of a training: a row an epoch, below a header; without further metrics it fits 80 columns.
 
     ``more`` are the names in the history of metrics that were asked for.
     """

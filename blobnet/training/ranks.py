@@ -1,4 +1,4 @@
-"""That all ranks of a training were started for the same."""
+"""The check that all ranks of a training were started for the same."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_ranks(
 
 
 def digest_of(data: LabelledData) -> str:
-    """Of all that is in memory; of samples and labels here and there in files; of the first batch of a stream."""
+    """Return a digest of data in memory, of samples and labels here and there in files, of a stream's first batch."""
     digest, count = hashlib.sha256(), data.count or 0
     here_and_there = np.unique(np.linspace(0, max(0, count - 1), _COMPARED).astype(np.int64))
     for own in (*data.sources, *(data.labels or ())):

@@ -1,4 +1,4 @@
-"""What a resumed training has in common with the interrupted one.
+"""The settings that a resumed training shares with the interrupted one.
 
 It may be longer or shorter, and have another learning rate. All else stays as it was: the steps that follow are then
 those that the interrupted training would have done.

@@ -1,4 +1,4 @@
-"""What several devices take for a step, on paper: bytes that are exchanged, and its time, from measured pieces."""
+"""The step of several devices, on paper: bytes that are exchanged, and its time, from measured pieces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blobnet.training.weight_buffers import Sums
 
 @dataclass(frozen=True)
 class Link:
-    """What bytes go through from one rank to another, both ways at once.
+    """The link between two ranks, both ways at once.
 
     Attributes:
         name: of it.

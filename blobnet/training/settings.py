@@ -1,4 +1,4 @@
-"""How a model is trained: one object, from the keywords of ``fit`` to the file that a training is resumed from."""
+"""The settings of a training: one object, from the keywords of ``fit`` to the file that a training is resumed from."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ALWAYS, _CHANGED, _SCHEDULED, _ELSEWHERE = "always", "if changed", "if schedule
 
 
 class Augmented(NamedTuple):
-    """How samples change at random, and the name of the input whose samples do; None if none do."""
+    """The random changes of samples, and the name of the input whose samples change; None if none do."""
 
     input: str | None = None
     changes: tuple[Augmentation, ...] = ()
@@ -53,7 +53,7 @@ def _in_settings(graph: Graph, name: str, said: Interrupted) -> Any:
 
 
 class Option(NamedTuple):
-    """What there is to know of a setting besides its type and default.
+    """The facts of a setting besides its type and default.
 
     Attributes:
         check: makes of what ``fit`` takes what the settings hold: (graph, name, given); OptionError if it is wrong.
@@ -104,7 +104,7 @@ def _flag(graph: Graph, name: str, given: Any) -> bool:
 
 
 def _unchecked(graph: Graph, name: str, given: Any) -> Any:
-    """For what the device, or who knows the labels, checks."""
+    """Check nothing: the device, or who knows the labels, does."""
     return given
 
 
@@ -186,7 +186,7 @@ def _describe_class_weights(graph: Graph, name: str, held: Sequence[FloatArray |
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """How a model is trained: each keyword of :meth:`blobnet.model.Model.fit` that a training is resumed with.
+    """The settings of a training: each keyword of :meth:`blobnet.model.Model.fit` that a training is resumed with.
 
     There they are explained; here stand their defaults and their rules. What is held is checked, and belongs to one
     graph.
@@ -330,7 +330,7 @@ KEYWORDS = tuple(name for name, *_ in _options())
 
 
 def couples_samples(graph: Graph, frozen: Collection[str]) -> bool:
-    """Whether a network has layers by which samples depend on each other: batch norms that are trained."""
+    """Return True if a network has layers by which samples depend on each other: batch norms that are trained."""
     coupling = [vertex for vertex in graph.vertices if vertex.layer.couples_samples]
     trained = [(vertex, spec.name) for vertex in coupling for spec in graph.parameters(vertex) if spec.trainable]
     return any(vertex.parameter(name) not in frozen for vertex, name in trained)

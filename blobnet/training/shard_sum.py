@@ -35,7 +35,7 @@ BUCKET = 16 << 20
 def sums_of(
     graph: Graph, table: ParameterTable, settings: TrainingSettings, world: World, *, accumulate: bool = False
 ) -> Sums:
-    """What a rank keeps of the sums of a step that is made of several batches (``accumulate``) or shards."""
+    """Return the sums that a rank keeps of a step of several batches (``accumulate``) or shards."""
     if settings.shards == 1:
         return Sums(table.trainable_elements, range(0), int(accumulate))
     own = settings.shards // world.size
@@ -68,7 +68,7 @@ def parts_of(table: ParameterTable, elements: int) -> tuple[range, ...]:
 
 
 class Exchange(NamedTuple):
-    """What a rank exchanges with another one, and back again: it adds its half, and gets the sums of the other.
+    """An exchange of two ranks, there and back: each adds its half, and gets the sums of the other.
 
     Attributes:
         partner: the other rank.
@@ -82,17 +82,17 @@ class Exchange(NamedTuple):
 
     @property
     def comes_back(self) -> bool:
-        """Whether each lacks what the other one adds."""
+        """True if each lacks what the other one adds."""
         return self.mine != self.other
 
     @property
     def messages(self) -> int:
-        """That each sends."""
+        """The messages that each sends."""
         return 2 if self.comes_back else 1
 
     @property
     def elements(self) -> int:
-        """That each sends, there and back; its partner may send some fewer."""
+        """The elements that each sends, there and back; its partner may send some fewer."""
         return len(self.other) + (len(self.mine) if self.comes_back else 0)
 
 
@@ -149,7 +149,7 @@ class _Part:
 
     @property
     def sum_up(self) -> list[Launch]:
-        """What makes the rank's sum of the part whole, where there are no statistics in it."""
+        """The launches that complete the rank's sum of the part, where there are no statistics in it."""
         return [*self.accumulate, *self.merge]
 
     def exchange(self) -> Iterator[None]:
@@ -178,7 +178,7 @@ class _Part:
 
 
 def _touches(call: KernelCall, part: range) -> bool:
-    """Whether a launch has to do with gradients of a part."""
+    """Return True if a launch has to do with gradients of a part."""
     own = [array for one in call.each for array in one.arrays.values() if array.storage == "gradients"]
     return any(array.offset < part.stop and array.end(0) > part.start for array in own)
 
@@ -330,7 +330,7 @@ class ShardSum:
 
     @property
     def keeps_statistics(self) -> bool:
-        """Whether those among the parameters stay what they were before a step until it is done."""
+        """True if those among the parameters stay what they were before a step until it is done."""
         return not self._sums.in_step
 
     def _launch(self, launches: Sequence[Launch]) -> None:

@@ -1,4 +1,4 @@
-"""What a step of training is made of, decided once: its plan, where gradients are added up, and all its memory."""
+"""The parts of a step of training, decided once: its plan, where gradients are added up, and all its memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from blobnet.training.weight_buffers import Sums
 
 @dataclass(frozen=True, kw_only=True)
 class StepContext:
-    """What a step is made for, besides how the model is trained.
+    """The context of a step, besides the settings of the training.
 
     Attributes:
         batch_size: the most samples at once, where those of a shard are computed in parts; None: all of a shard.

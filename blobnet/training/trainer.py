@@ -41,7 +41,7 @@ DISPLAY_INTERVAL = 0.25
 
 @dataclass
 class Progress:
-    """What callbacks see of a training.
+    """The progress of a training, as callbacks see it.
 
     Attributes:
         trainer: the trainer, for its weights and state.
@@ -65,7 +65,7 @@ class Progress:
 
     @property
     def writes(self) -> bool:
-        """Whether this process writes files: of several ranks the first."""
+        """True if this process writes files: of several ranks the first."""
         return self.trainer.step.world.is_first
 
 
@@ -139,7 +139,7 @@ class Trainer:
         self._kept = ()
 
     def state(self, *, is_whole: bool = False) -> TrainingState:
-        """What resuming needs, besides the weights (with them if ``is_whole``); to be asked for behind a step."""
+        """Return the state that resuming needs besides the weights (with them if ``is_whole``), after a step."""
         return self._state((self.step.kept_state(is_whole=True) if is_whole else self._arrays()[1]).read())
 
     def _state(self, optimizer_state: Mapping[str, FloatArray]) -> TrainingState:
@@ -389,7 +389,7 @@ class _Validation:
 
     @property
     def bytes(self) -> int:
-        """Of the plan on the device."""
+        """The bytes of the plan on the device."""
         return self._evaluator.plan.bytes()
 
     def load(self, reserved: int, *, verbose: bool) -> None:
@@ -398,7 +398,7 @@ class _Validation:
             self._evaluator.loader.keep(self._data.sources, reserved, shown.update)
 
     def measure(self, *, verbose: bool) -> dict[str, float]:
-        """What there is to measure, by its name in the history."""
+        """Measure, and return the values by their names in the history."""
         world = self._step.world
         with world.propagate_errors("validation"), bar("validation", self._data.count, verbose) as shown:
             weights = self._step.loss_weights

@@ -180,7 +180,7 @@ class TrainingStep:
         return tuple(found)
 
     def epoch_rows(self, epoch: int, numbers: Callable[[int, int], npt.NDArray[np.integer]]) -> EpochRows | None:
-        """How the samples of an epoch change; None if they do not. ``numbers`` is as for EpochRows."""
+        """Return the changes of an epoch's samples; None if they do not change. ``numbers`` is as for EpochRows."""
         if not self.settings.augment.changes:
             return None
         return EpochRows(self.settings.augment.changes, self._changed, self.settings.seed, epoch, numbers)
@@ -206,7 +206,7 @@ class TrainingStep:
 
     @property
     def moves_labels(self) -> bool:
-        """Whether there are labels that move along with their samples."""
+        """True if there are labels that move along with their samples."""
         return any(item.moves for item in self.settings.augment.changes) and any(
             head.shape.rank > 0 for head in self.heads
         )
@@ -250,14 +250,14 @@ class TrainingStep:
         executor.launch(self._losses(executor, batch), batch.count)
 
     def _losses(self, executor: Executor, batch: Batch) -> list[Launch]:
-        """What an executor launches for the losses of a batch."""
+        """Return the launches of an executor for the losses of a batch."""
         ends = zip(self.heads, self.loss_weights, strict=True)
         of_heads = [executor.launches(head.phase, batch.of_output(head.number, weight)) for head, weight in ends]
         in_all = executor.launches("loss", batch) if len(self.heads) > 1 else []
         return [*itertools.chain.from_iterable(of_heads), *in_all]
 
     def _behind_forward(self, batch: Batch, executor: Executor) -> list[Launch]:
-        """What it launches behind the forward pass."""
+        """Return its launches after the forward pass."""
         return [*self._losses(executor, batch), *executor.launches("backward", batch)]
 
     def update(self, learning_rate: float) -> None:
@@ -358,7 +358,7 @@ class TrainingStep:
         return table.unpack_gradients(flat)
 
     def is_finite(self) -> bool:
-        """Whether :attr:`result` is surely finite, once all that was launched is done; huge numbers are not sure."""
+        """Return True if :attr:`result` is surely finite once all launches are done; huge numbers are not sure."""
         self.executor.launch([self._squares], 0)
         sums = self.device.memory.read(self.executor.buffers[SQUARES], self._squares.call.groups)
         return bool(np.isfinite(sums).all())

@@ -1,4 +1,4 @@
-"""What training can keep beside the parameters, as data: the sum of a step's gradients, and averaged parameters."""
+"""Buffers of training beside the parameters, as data: the sum of a step's gradients, and averaged parameters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Sums:
 
     @property
     def elements(self) -> int:
-        """Of one sum."""
+        """The elements of one sum."""
         return self.gradients + len(self.statistics)
 
     def memory(self) -> dict[str, int]:
@@ -70,18 +70,18 @@ class Sums:
 
     @property
     def gradients_of_shards(self) -> str:
-        """Where shards that are computed in step leave their gradients: a single batch's are the sum."""
+        """The buffer where shards in step leave their gradients: a single batch's are the sum."""
         return SHARD_GRADIENTS if self.of_batches else GRADIENT_SUM
 
     def place_of(self, shard: int) -> int:
-        """Which of the sums a shard's gradients are added to: one for each of the rank's subtrees that are still open.
+        """Return the sum that a shard's gradients are added to: one for each open subtree of the rank.
 
         The right one of two shards adds to the left one's, unless it has several batches to add up first.
         """
         return shard.bit_count() - (0 if self.of_batches else shard & 1)
 
     def goes_whole(self, part: range) -> bool:
-        """Whether ranks send each other all of a part, small as it is, and not one half of it and then sums."""
+        """Return True if ranks send each other all of a part, small as it is, and not one half of it and then sums."""
         return FLOAT32.itemsize * len(part) <= WHOLE and part.stop <= self.gradients
 
     def received_in(self, part: range) -> tuple[str, int]:
@@ -143,7 +143,7 @@ def half(part: range) -> int:
 
 
 def statistics_of(graph: Graph, table: ParameterTable) -> range:
-    """Where the statistics lie that layers may move in training, with what lies between them."""
+    """Return the range of the statistics that layers may move in training, with what lies between them."""
     inputs = {vertex.parameter(spec.name) for vertex in graph.inputs.values() for spec in graph.parameters(vertex)}
     moved = [
         table.slices[name]
@@ -180,7 +180,7 @@ def average_call(table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
 
 
 def average_rate(step: int, decay: float) -> float:
-    """What a step moves the average by; ``step`` steps were done before it.
+    """Return the part by which a step moves the average; ``step`` steps were done before it.
 
     1 - min(decay, (1 + t) / (10 + t)) with t = step + 1, so that the average of few steps forgets the weights of the
     start (the rule of TensorFlow's ExponentialMovingAverage).
