@@ -35,79 +35,103 @@ def place_deltas(request: Request, roles: Roles, places: Places) -> Deltas:
 
     Backward runs from the last vertex to the first, so 'later' is 'smaller index' here.
     """
-    graph, planes = request.graph, places.planes
-    regions: dict[int, Region] = {}
-    # By storage, the vertices whose deltas lie in it and whose turn is still to come.
-    waiting = defaultdict[str, dict[int, Region]](dict)
-    accumulate: dict[tuple[int, int], bool] = {}
-    copy_reasons: dict[tuple[int, int], str] = {}
-    parts = _parts(request, roles, planes)
+    placing = _Placing(request, roles, places.planes)
+    if request.training:
+        for _, output in request.graph.exits:
+            if roles.needs_delta[output]:
+                placing.put(output, placing.new(output))
+        for vertex in reversed(request.graph.vertices):
+            if roles.needs_delta[vertex.index]:
+                placing.take_turn(vertex)
+    return Deltas(placing.regions, placing.accumulate, placing.copy_reasons)
 
-    def new(index: int) -> Region:
-        if index in parts:
-            return new(graph.vertices[index].inputs[0]).part(parts[index], planes[index].units)
-        return Region.whole(f"{graph.vertices[index].name} delta", planes[index])
 
-    def put(index: int, region: Region) -> None:
-        regions[index] = waiting[region.storage.name][index] = region
+class _Placing:
+    """The places of deltas so far.
 
-    def hindrance(vertex: Vertex, source: int, region: Region, placement: Placement) -> str:
-        """Why the delta of ``source`` cannot lie where the delta of its reader ``vertex`` lies."""
+    Attributes:
+        regions, accumulate, copy_reasons: as of :class:`Deltas`.
+    """
+
+    def __init__(self, request: Request, roles: Roles, planes: Sequence[Shape]) -> None:
+        self.regions: dict[int, Region] = {}
+        self.accumulate: dict[tuple[int, int], bool] = {}
+        self.copy_reasons: dict[tuple[int, int], str] = {}
+        self._graph, self._shares, self._roles, self._planes = request.graph, request.share, roles, planes
+        self._parts = _parts(request, roles, planes)
+        #: By storage, the vertices whose deltas lie in it and whose turn is still to come.
+        self._waiting = defaultdict[str, dict[int, Region]](dict)
+
+    def new(self, index: int) -> Region:
+        """Return a region of its own for the delta of a vertex; of a part, within that of the whole."""
+        vertex = self._graph.vertices[index]
+        if index in self._parts:
+            return self.new(vertex.inputs[0]).part(self._parts[index], self._planes[index].units)
+        return Region.whole(f"{vertex.name} delta", self._planes[index])
+
+    def put(self, index: int, region: Region) -> None:
+        """Have the delta of a vertex lie in a region."""
+        self.regions[index] = self._waiting[region.storage.name][index] = region
+
+    def take_turn(self, vertex: Vertex) -> None:
+        """Find places for the deltas of a vertex's inputs, which it computes from its own."""
+        own = self.regions[vertex.index]
+        del self._waiting[own.storage.name][vertex.index]
+        if vertex.index in self._parts:
+            # What its readers left is a part of its input's delta, and other slices have the rest.
+            self.accumulate[vertex.index, 0] = False
+            self.put(vertex.inputs[0], self.new(vertex.inputs[0]))
+            return
+        placement, offset = self._placement(vertex), own.unit_offset
+        for position, source in enumerate(vertex.inputs):
+            units = self._planes[source].units
+            if self._roles.needs_delta[source]:
+                self.accumulate[vertex.index, position] = source in self.regions
+                if source not in self.regions:
+                    region = Region(own.storage, offset, units) if placement is Placement.CONCAT else own
+                    self._place(vertex, position, region, placement)
+            offset += units
+
+    def _placement(self, vertex: Vertex) -> Placement:
+        if vertex.index in self._roles.absorbed:
+            return Placement.SHARED
+        placement = vertex.layer.delta_placement() if self._shares else Placement.SEPARATE
+        return Placement.SEPARATE if placement is Placement.PART else placement
+
+    def _place(self, vertex: Vertex, position: int, region: Region, placement: Placement) -> None:
+        """Have the delta of an input lie in a region, where nothing is in the way."""
+        source = vertex.inputs[position]
+        why = self._hindrance(vertex, source, region, placement)
+        assert not why or vertex.index not in self._roles.absorbed, f"{vertex.name}: nothing comes between"
+        self.put(source, self.new(source) if why else region)
+        if why:
+            self.copy_reasons[vertex.index, position] = why
+
+    def _hindrance(self, vertex: Vertex, source: int, region: Region, placement: Placement) -> str:
+        """Say why the delta of ``source`` cannot lie where the delta of its reader ``vertex`` lies."""
+        graph, planes = self._graph, self._planes
         name = graph.vertices[source].name
         if placement is Placement.SEPARATE:
-            return f"{vertex.layer.kind} gives a delta of its own" if request.share else NOT_SHARED
+            return f"{vertex.layer.kind} gives a delta of its own" if self._shares else NOT_SHARED
         if not same_plane(planes[source], planes[vertex.index]):
             return other_planes(name, planes[source], planes[vertex.index])
         if placement is not Placement.CONCAT and planes[source].units != planes[vertex.index].units:
             return f"{name} is repeated"
-        if source in parts:
+        if source in self._parts:
             return f"{name} is a part of {graph.vertices[graph.vertices[source].inputs[0]].name}"
-        pending = (index for index, other in waiting[region.storage.name].items() if other.overlaps(region))
         if placement is Placement.SHARED and vertex.inputs.count(source) > 1:
             # A delta that is added to itself doubles, once too often with three readers or two sources.
             return f"{name} comes in more than once"
-        for other in pending:
+        absorbed = self._roles.absorbed
+        for other, waiting in self._waiting[region.storage.name].items():
             # Each delta in the region must have been read before another reader of the other one adds to it.
-            if (
+            if waiting.overlaps(region) and (
                 placement is Placement.IN_PLACE
-                or _next_addition(graph, source, vertex.index) >= roles.absorbed.get(other, other)
-                or _next_addition(graph, other, vertex.index) >= roles.absorbed.get(source, source)
+                or _next_addition(graph, source, vertex.index) >= absorbed.get(other, other)
+                or _next_addition(graph, other, vertex.index) >= absorbed.get(source, source)
             ):
                 return f"another reader adds to {name} or {graph.vertices[other].name} too early"
         return ""
-
-    for _, output in graph.exits if request.training else ():
-        if roles.needs_delta[output]:
-            put(output, new(output))
-    for vertex in reversed(graph.vertices) if request.training else ():
-        if not roles.needs_delta[vertex.index]:
-            continue
-        own = regions[vertex.index]
-        del waiting[own.storage.name][vertex.index]
-        if vertex.index in parts:
-            # What its readers left is a part of its input's delta, and other slices have the rest.
-            accumulate[vertex.index, 0] = False
-            put(vertex.inputs[0], new(vertex.inputs[0]))
-            continue
-        placement = vertex.layer.delta_placement() if request.share else Placement.SEPARATE
-        if vertex.index in roles.absorbed:
-            placement = Placement.SHARED
-        if placement is Placement.PART:
-            placement = Placement.SEPARATE
-        offset = own.unit_offset
-        for position, source in enumerate(vertex.inputs):
-            units = planes[source].units
-            if roles.needs_delta[source]:
-                accumulate[vertex.index, position] = source in regions
-                if source not in regions:
-                    region = Region(own.storage, offset, units) if placement is Placement.CONCAT else own
-                    why = hindrance(vertex, source, region, placement)
-                    assert not why or vertex.index not in roles.absorbed, f"{vertex.name}: nothing comes between"
-                    put(source, new(source) if why else region)
-                    if why:
-                        copy_reasons[vertex.index, position] = why
-            offset += units
-    return Deltas(regions, accumulate, copy_reasons)
 
 
 def _parts(request: Request, roles: Roles, planes: Sequence[Shape]) -> dict[int, int]:

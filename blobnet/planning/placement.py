@@ -74,78 +74,101 @@ class Places:
 def place_outputs(request: Request, roles: Roles) -> Places:
     """Gives every vertex's output a region, from the output backwards, so that joins pull their inputs in."""
     graph, planes = request.graph, _memory_planes(request.graph)
-    regions: dict[int, Region] = {}
-    overwriters: defaultdict[str, list[int]] = defaultdict(list)
-    in_place_of: dict[int, int] = {}
-    copy_reasons: dict[tuple[int, int], str] = {}
     parts = _parts(request, roles, planes)
-    whole = _wholes(graph, parts)
-    last_reads = _last_reads(graph, roles, parts)
-
-    def hindrance(source: int, region: Region, reader: Vertex) -> str:
-        """Why ``source`` cannot lie in ``region`` of its ``reader``: no value is overwritten before its last read."""
-        name = graph.vertices[source].name
-        if not request.share:
-            return NOT_SHARED
-        if source in regions:
-            return f"{name} lies in {regions[source].storage.name}"
-        if source in parts:
-            return f"{name} is a part of {graph.vertices[graph.vertices[source].inputs[0]].name}"
-        if reader.inputs.count(source) > 1:
-            return f"{name} comes in more than once"
-        others = (whole[other] for other in reader.inputs if other in parts)
-        if roles.placements[reader.index] is Placement.IN_PLACE and source in others:
-            return f"a part of {name} comes in, too"
-        if not same_plane(planes[source], planes[reader.index]):
-            return other_planes(name, planes[source], planes[reader.index])
-        if roles.placements[reader.index] is Placement.IN_PLACE and graph.vertices[source].shape != reader.shape:
-            return f"{name} is repeated"
-        writers = overwriters[region.storage.name]
-        behind = (writers[place] for place in range(bisect_right(writers, source), len(writers)))
-        overwritten = next((index for index in behind if regions[index].overlaps(region)), _NEVER)
-        last_read = last_reads[source]
-        # A layer that runs in place of one input may not read the same memory as another input too.
-        if overwritten < last_read or overwritten == last_read != reader.index:
-            is_kept = overwritten == _NEVER
-            return f"{name} is kept" if is_kept else f"{graph.vertices[overwritten].name} would overwrite {name}"
-        return ""
-
-    def joins(position: int, region: Region, reader: Vertex) -> bool:
-        source = reader.inputs[position]
-        why = hindrance(source, region, reader)
-        if why:
-            copy_reasons[reader.index, position] = why
-        else:
-            put(source, region)
-        return not why
-
-    def put(index: int, region: Region) -> None:
-        regions[index] = region
-        if roles.placements[index] is Placement.IN_PLACE:
-            insort(overwriters[region.storage.name], index)
-
+    placing = _Placing(request, roles, planes, parts)
     for vertex in reversed(graph.vertices):
-        if vertex.index in parts:
-            continue
-        if vertex.index not in regions:
-            put(vertex.index, Region.whole(f"{vertex.name} output", planes[vertex.index]))
-        region = regions[vertex.index]
-        placement = roles.placements[vertex.index]
+        if vertex.index not in parts:
+            placing.take_turn(vertex)
+    regions = placing.regions
+    for index, first in parts.items():
+        regions[index] = regions[graph.vertices[index].inputs[0]].part(first, planes[index].units)
+    everywhere = tuple(regions[vertex.index] for vertex in graph.vertices)
+    return Places(planes, everywhere, placing.in_place_of, parts, placing.copy_reasons)
+
+
+class _Placing:
+    """The places of outputs so far.
+
+    Attributes:
+        regions: by vertex.
+        in_place_of, copy_reasons: as of :class:`Places`.
+    """
+
+    def __init__(self, request: Request, roles: Roles, planes: tuple[Shape, ...], parts: Mapping[int, int]) -> None:
+        self.regions: dict[int, Region] = {}
+        self.in_place_of: dict[int, int] = {}
+        self.copy_reasons: dict[tuple[int, int], str] = {}
+        self._graph, self._shares, self._placements = request.graph, request.share, roles.placements
+        self._planes, self._parts = planes, parts
+        self._whole, self._last_reads = _wholes(request.graph, parts), _last_reads(request.graph, roles, parts)
+        #: By storage, the vertices that write over an input there, in their order.
+        self._overwriters: defaultdict[str, list[int]] = defaultdict(list)
+
+    def take_turn(self, vertex: Vertex) -> None:
+        """Find a place for a vertex's output, and for those of its inputs that may lie there."""
+        if vertex.index not in self.regions:
+            self._put(vertex.index, Region.whole(f"{vertex.name} output", self._planes[vertex.index]))
+        region, placement = self.regions[vertex.index], self._placements[vertex.index]
         if placement is Placement.CONCAT:
             offset = region.unit_offset
             for position, source in enumerate(vertex.inputs):
-                joins(position, Region(region.storage, offset, planes[source].units), vertex)
-                offset += planes[source].units
+                self._joins(position, Region(region.storage, offset, self._planes[source].units), vertex)
+                offset += self._planes[source].units
         elif placement is not Placement.SEPARATE:
             # NOTE: in place of a third input, a sum would be added up in another order, and round differently. In
             # place of the one that is computed last, its kernels may add the other one.
             for position in sorted(range(len(vertex.inputs[:2])), key=lambda place: -vertex.inputs[place]):
-                if joins(position, region, vertex):
-                    in_place_of[vertex.index] = position
+                if self._joins(position, region, vertex):
+                    self.in_place_of[vertex.index] = position
                     break
-    for index, first in parts.items():
-        regions[index] = regions[graph.vertices[index].inputs[0]].part(first, planes[index].units)
-    return Places(planes, tuple(regions[vertex.index] for vertex in graph.vertices), in_place_of, parts, copy_reasons)
+
+    def _put(self, index: int, region: Region) -> None:
+        self.regions[index] = region
+        if self._placements[index] is Placement.IN_PLACE:
+            insort(self._overwriters[region.storage.name], index)
+
+    def _joins(self, position: int, region: Region, reader: Vertex) -> bool:
+        """Have an input lie in a region of its reader, where nothing is in the way; return True if it does."""
+        source = reader.inputs[position]
+        why = self._hindrance(source, reader) or self._overwritten(source, region, reader)
+        if why:
+            self.copy_reasons[reader.index, position] = why
+        else:
+            self._put(source, region)
+        return not why
+
+    def _hindrance(self, source: int, reader: Vertex) -> str:
+        """Say why ``source`` cannot lie where its ``reader`` lies, whatever else lies there."""
+        graph, planes, placement = self._graph, self._planes, self._placements[reader.index]
+        name = graph.vertices[source].name
+        if not self._shares:
+            return NOT_SHARED
+        if source in self.regions:
+            return f"{name} lies in {self.regions[source].storage.name}"
+        if source in self._parts:
+            return f"{name} is a part of {graph.vertices[graph.vertices[source].inputs[0]].name}"
+        if reader.inputs.count(source) > 1:
+            return f"{name} comes in more than once"
+        others = (self._whole[other] for other in reader.inputs if other in self._parts)
+        if placement is Placement.IN_PLACE and source in others:
+            return f"a part of {name} comes in, too"
+        if not same_plane(planes[source], planes[reader.index]):
+            return other_planes(name, planes[source], planes[reader.index])
+        if placement is Placement.IN_PLACE and graph.vertices[source].shape != reader.shape:
+            return f"{name} is repeated"
+        return ""
+
+    def _overwritten(self, source: int, region: Region, reader: Vertex) -> str:
+        """Say who would write over ``source`` in ``region`` before its last read."""
+        name, writers = self._graph.vertices[source].name, self._overwriters[region.storage.name]
+        behind = (writers[place] for place in range(bisect_right(writers, source), len(writers)))
+        overwritten = next((index for index in behind if self.regions[index].overlaps(region)), _NEVER)
+        last_read = self._last_reads[source]
+        # A layer that runs in place of one input may not read the same memory as another input too.
+        if overwritten < last_read or overwritten == last_read != reader.index:
+            is_kept = overwritten == _NEVER
+            return f"{name} is kept" if is_kept else f"{self._graph.vertices[overwritten].name} would overwrite {name}"
+        return ""
 
 
 def _parts(request: Request, roles: Roles, planes: tuple[Shape, ...]) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from blobnet.layers.base import Placement
@@ -48,10 +48,7 @@ def assign_roles(request: Request) -> Roles:
     ]
     # What could train some parameters, and trains none, runs as in inference.
     in_training = [request.training and bool(own or not names) for own, names in zip(trained, could, strict=True)]
-    needs_delta: list[bool] = []
-    for vertex, own in zip(vertices, trained, strict=True):
-        wanted = bool(own) or any(needs_delta[source] for source in vertex.inputs)
-        needs_delta.append(wanted or (request.input_delta and vertex.layer.takes_samples))
+    needs_delta = _with_deltas(request, trained)
     absorbed: dict[int, int] = {}
     for vertex, trains in zip(vertices, in_training, strict=True):
         if trains and request.share and vertex.layer.recomputes_output:
@@ -78,6 +75,15 @@ def assign_roles(request: Request) -> Roles:
             for vertex, trains in zip(vertices, in_training, strict=True)
         ),
     )
+
+
+def _with_deltas(request: Request, trained: Sequence[frozenset[str]]) -> list[bool]:
+    """Return, by vertex, True if the delta of its output is wanted: something that is trained depends on it."""
+    found: list[bool] = []
+    for vertex, own in zip(request.graph.vertices, trained, strict=True):
+        wanted = bool(own) or any(found[source] for source in vertex.inputs)
+        found.append(wanted or (request.input_delta and vertex.layer.takes_samples))
+    return found
 
 
 def _placement(graph: Graph, vertex: Vertex, trains: bool) -> Placement:
