@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -102,6 +103,7 @@ def spelled(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "-", name).lower()
 
 
+@cache
 def public_names(package: str) -> list[str]:
     """Return what a package of blobnet makes public (its ``__all__``), without importing it.
 
@@ -110,10 +112,10 @@ def public_names(package: str) -> list[str]:
     spec = importlib.util.find_spec(f"blobnet.{package}")
     assert spec is not None
     assert spec.origin is not None
-    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return list(ast.literal_eval(node.value))
-    raise AssertionError(f"blobnet.{package} has no __all__")
+    # NOTE: to parse the whole file takes as long as all else that a command's help does.
+    found = re.search(r"^__all__ = (\[.*?\])", Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert found, f"blobnet.{package} has no __all__"
+    return list(ast.literal_eval(found[1]))
 
 
 def option_names(package: str, base: str, besides: Sequence[str] = ()) -> list[str]:
