@@ -218,6 +218,8 @@ SCALAR = _rules("""
     s_not_b32         uu    D = ~a; S = D != 0;
     s_not_b64         UU    D = ~a; S = D != 0;
     s_brev_b32        uu    D = __builtin_bitreverse32(a);
+    s_bitset0_b32     uu    D = d & ~(1u << (a & 31));
+    s_bitset1_b32     uu    D = d | 1u << (a & 31);
     s_bcnt1_i32_b32   uu    D = __builtin_popcount(a); S = D != 0;
     s_bcnt1_i32_b64   uU    D = __builtin_popcountll(a); S = D != 0;
     s_ctz_i32_b32     iu    D = a ? __builtin_ctz(a) : -1;

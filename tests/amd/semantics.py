@@ -266,6 +266,8 @@ def _scalars() -> dict[str, Callable[..., tuple[int, Any]]]:
         "s_not_b32": bits(operator.invert),
         "s_not_b64": bits(operator.invert, 64),
         "s_brev_b32": kept(reversed_bits),
+        "s_bitset0_b32": lambda a, d, s, x: (d & ~(1 << a % 32), s),
+        "s_bitset1_b32": lambda a, d, s, x: (d | 1 << a % 32, s),
         "s_bcnt1_i32_b32": bits(lambda a: bin(a).count("1")),
         "s_bcnt1_i32_b64": bits(lambda a: bin(a).count("1")),
         "s_ctz_i32_b32": kept(ends(32, False)),
