@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from blobnet.device.device import Device
+from blobnet.device.programs import Programs
 from blobnet.errors import BuildError
 
 MATMUL = "O[n, m] = +(A[n, k] * B[k, m])"
@@ -149,15 +149,15 @@ def test_mistakes(run, arguments: list[str], status: int, message: str) -> None:
 def test_the_prediction_is_that_of_what_was_built(run, monkeypatch) -> None:
     """A driver that refuses vectors gets one result a work-item."""
     arguments = ["compile", MATMUL, "--shapes", "A=8x16", "B=16x32"]
-    kernel = Device.kernel
+    kernel = Programs.kernel
 
-    def refuse(self: Device, source: str, entry: str, what: str) -> object:
+    def refuse(self: Programs, source: str, entry: str, what: str) -> object:
         if "float8" in source:
             raise BuildError(what, "no vectors here")
         return kernel(self, source, entry, what)
 
     plain = run(*arguments, "--schedule", "").out
-    monkeypatch.setattr(Device, "kernel", refuse)
+    monkeypatch.setattr(Programs, "kernel", refuse)
     found = run(*arguments, "--schedule", "tile m 1x1x8; vector m 8")
     assert "simpler ones take their place" in found.err
     shown, wanted = ([line for line in out.splitlines() if line.startswith("  ")] for out in (found.out, plain))
