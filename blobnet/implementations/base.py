@@ -35,6 +35,7 @@ class Implementation(ABC):
         kernels: the pattern of its kernels' names.
         precision: what its products round their factors to, one of PRECISIONS.
         is_last_resort: whether it is chosen without tuning only where there is no other.
+        slower: directions in which compiled kernels were measured to be faster: in a program that is compiled they stay.
         is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
         fits: whether the device has the memory for a candidate: others are not proposed.
     """
@@ -46,6 +47,7 @@ class Implementation(ABC):
     kernels: ClassVar[str] = "{family}/{direction}_{variant}"
     precision: ClassVar[str] = "fp32"
     is_last_resort: ClassVar[bool] = False
+    slower: ClassVar[tuple[str, ...]] = ()
     is_guess: bool = False
     fits: bool = True
 

@@ -233,7 +233,7 @@ class _Pieces:
             context.label,
         )
         chosen = implementations.chosen(operation, task_of(operation))
-        if isinstance(chosen, Compiled):
+        if isinstance(chosen, Compiled) or found.direction in chosen.slower:
             return None
         self._done |= done
         self.steps = () if steps else self.steps

@@ -57,6 +57,7 @@ class Tensor(Tiled):
     """
 
     precision = "tf32"
+    slower = ()
     packer = "convolution/pack_weight_tensor"
     takes_rows = False
 

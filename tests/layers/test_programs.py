@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -19,6 +20,7 @@ from blobnet.layers.base import Layer
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import WindowAxis
 from blobnet.planning import make_plan
+from tests.kinds import tuning_for
 from tests.layers.torch_contract import run_torch_contract
 
 TEXT = """function (I[N, U, Y, X], weight[F, C, {taps}], bias[F]) -> (O) {{
@@ -149,3 +151,15 @@ def test_all_directions_are_tasks() -> None:
         "backward weights 8x16:8k1 batch 4",
         "forward 8x16:8k1 batch 4",
     ]
+
+
+def test_gradients_of_weights_are_compiled_where_that_is_faster() -> None:
+    def variants(precision: str) -> set[str]:
+        model = bn.Sequential([layers.Input.of(Shape(8, 16)), layers.MultiHeadAttention(2)])
+        tuning = replace(tuning_for("gpu"), precision=precision)
+        loss = bn.losses.MeanSquaredError()
+        plan = make_plan(model.graph, 4, loss=loss, training=True, input_delta=True, tuning=tuning)
+        return {str(call.way) for _, call in plan.calls if call.task and call.task.direction == BACKWARD_WEIGHTS}
+
+    assert variants("fp32") == set()
+    assert all(name.startswith("tensor") for name in variants("tf32"))
