@@ -35,7 +35,7 @@ class Implementation(ABC):
         kernels: the pattern of its kernels' names.
         precision: what its products round their factors to, one of PRECISIONS.
         is_last_resort: whether it is chosen without tuning only where there is no other.
-        slower: directions in which compiled kernels were measured to be faster: in a program that is compiled they stay.
+        slower: directions in which compiled kernels were measured to be faster, where a program has these anyway.
         is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
         fits: whether the device has the memory for a candidate: others are not proposed.
     """

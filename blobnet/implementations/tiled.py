@@ -52,7 +52,7 @@ class Tiled(Implementation):
 
     lanes = True
     #: On an H200 by 10 to 30 % (docs/measurements.md).
-    slower = (BACKWARD_WEIGHTS,)
+    slower: ClassVar[tuple[str, ...]] = (BACKWARD_WEIGHTS,)
     #: The kernel that packs the weights.
     packer: ClassVar[str] = "convolution/pack_weight"
     #: Whether it takes weights as they are: a row for each tap and source unit, of units side by side.
