@@ -133,7 +133,8 @@ class SimulatedDevice(Device):
         loop = None
         if host.late:
             loop = self.programs.kernel(_LOOP, "loop", "a loop")
-            loop.set_args(self.memory.allocate(4), np.int32(host.late))
+            self._sum = self.memory.allocate(4)  # Kernels do not keep their arguments.
+            loop.set_args(self._sum, np.int32(host.late))
         self.memory = _Memory(self.queue, host, loop)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -78,7 +79,8 @@ class Expression(Loss):
             raise ShapeError("Expression", "the text must give one value for each sample", output=output)
 
     def _program(self, output: Shape, samples: int) -> Program:
-        function = self._function(max(2, output.rank))
+        # A blob does not know that there is a depth where it is 1; what speaks of Z takes one.
+        function = self._function(3 if re.search(r"\bZ\b", self.text) else max(2, output.rank))
         shapes = {}
         for name, sizes in function.heads.items():
             hidden = len(output.axes) - (len(sizes or ()) - 2)  # Outer axes of one value that the text leaves out.

@@ -401,7 +401,7 @@ def test_a_plan_needs_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Device, "__init__", refuse)
     training, inference = tiny_model().plan(32), tiny_model().plan(32, training=False)
     assert training.bytes() > inference.bytes() > 0
-    assert (training.loss, inference.loss) == (CrossEntropy(), None)
+    assert (training.request.loss, inference.request.loss) == (CrossEntropy(), None)
     assert tiny_model().plan(64).bytes() > training.bytes()
     with pytest.raises(OptionError, match=r"plan: batch_size must be an int of at least 1\. Received batch_size=0"):
         tiny_model().plan(0)
