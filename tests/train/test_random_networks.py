@@ -42,6 +42,6 @@ def test_a_wrong_number_is_found(device: Device, monkeypatch: pytest.MonkeyPatch
         (seed, {vertex.layer.kind for vertex in make_problem(seed, 3).model.graph.vertices}) for seed in range(1000)
     )
     seed = next(seed for seed, own in kinds if "Scale" in own and not own & {"BatchNorm", "LayerNorm", "Activation"})
-    assert "prediction" in " ".join(map(str, differences(make_problem(seed, 3), device)))
+    assert differences(make_problem(seed, 3), device)
     monkeypatch.undo()
     assert differences(make_problem(seed, 3), device) == []
