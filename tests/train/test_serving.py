@@ -278,7 +278,12 @@ def test_a_model_lets_go_of_devices_that_nobody_else_has(device: Device) -> None
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
-def test_forty_networks_one_after_another_take_no_more_memory_than_twenty(device: Device) -> None:
+def test_forty_networks_one_after_another_take_no_more_memory_than_twenty(
+    device: Device, request: pytest.FixtureRequest
+) -> None:
+    gc.freeze()  # What other tests have left is not looked at forty times.
+    request.addfinalizer(gc.unfreeze)
+
     def resident() -> int:
         gc.collect()
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
