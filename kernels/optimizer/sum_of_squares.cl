@@ -23,8 +23,8 @@
 #include "optimizer/runs.h"
 
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
-optimizer_sum_of_squares(READ_ARRAY(real_t, gradients), WRITE_ARRAY(real_t, clip_partials), const int trainable_elements,
-                         const int global_width)
+optimizer_sum_of_squares(READ_ARRAY(real_t, gradients), WRITE_ARRAY(real_t, clip_partials),
+                         const int trainable_elements, const int global_width)
 {
     __local accumulator_t group[LOCAL_WIDTH];
     vector_t squares = 0;
