@@ -20,8 +20,9 @@ def test_there_is_every_kind_of_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(reason for reason in NOT_GENERATED.values())
     seen = {vertex.layer.kind for seed in range(600) for vertex in make_problem(seed).model.graph.vertices}
     assert seen == GENERATED.keys() | NOT_GENERATED.keys()
-    monkeypatch.delitem(GENERATED, "Pad")
-    monkeypatch.delitem(torch_graphs.MODULES, "Scale")
+    # Copies: an item that is put back is the last one, and other networks are drawn.
+    for module, name, kind in (random_networks, "GENERATED", "Pad"), (torch_graphs, "MODULES", "Scale"):
+        monkeypatch.setattr(module, name, {own: made for own, made in getattr(module, name).items() if own != kind})
     assert random_networks.unlisted_kinds() == {"Pad", "Scale"}
 
 
@@ -42,6 +43,6 @@ def test_a_wrong_number_is_found(device: Device, monkeypatch: pytest.MonkeyPatch
         (seed, {vertex.layer.kind for vertex in make_problem(seed, 3).model.graph.vertices}) for seed in range(1000)
     )
     seed = next(seed for seed, own in kinds if "Scale" in own and not own & {"BatchNorm", "LayerNorm", "Activation"})
-    assert differences(make_problem(seed, 3), device)
+    assert "prediction" in " ".join(map(str, differences(make_problem(seed, 3), device)))
     monkeypatch.undo()
     assert differences(make_problem(seed, 3), device) == []
