@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -17,8 +17,9 @@ from blobnet.implementations.operation import Operation
 from blobnet.implementations.recognition import Convolution, convolution_of
 from blobnet.launch.elementwise import EpilogueOp, fits, statements
 from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning
-from blobnet.launch.task import Task
+from blobnet.launch.task import Task, convolution_text
 from blobnet.memory.blob import FLOAT32, BlobLayout, Halo, Shape
+from blobnet.memory.windows import size_text
 
 Operand = Blob | Array
 Memory = Callable[[str, int, int], Array]
@@ -64,17 +65,11 @@ def calls(
     """
     program = compiled.accumulating(program, accumulate)
     pieces = _Pieces(program, operands, context, steps)
-    if pieces.steps or (steps and not pieces.products):
+    if pieces.steps:
         output = operands[program.outputs[0].name]
         program, more = finished(program, steps)
         pieces = _Pieces(program, {**operands, program.outputs[0].name: output, **more}, context, ())
-    return [call for piece in pieces for call in piece]
-
-
-def tasks(program: Program, operands: Mapping[str, Operand], context: Context) -> dict[Task, list[Implementation]]:
-    """For each convolution of a program the ways to compute it, for tuning."""
-    found = [item.operation for item in _Pieces(program, operands, context, ()).products.values()]
-    return {task_of(item): implementations.candidates(item) for item in found}
+    return pieces.calls()
 
 
 def task_of(operation: Operation) -> Task:
@@ -83,15 +78,18 @@ def task_of(operation: Operation) -> Task:
     rank = 1 if shape.height == operation.vertical.kernel == 1 else 2
     axes, sizes = (operation.vertical, operation.horizontal)[-rank:], (shape.height, shape.width)[-rank:]
 
-    def option(letter: str, values: Sequence[object], default: object) -> str:
-        values = values if len(set(values)) > 1 else values[:1]
-        return "" if list(values) == [default] else letter + "x".join(map(str, values))
+    def numbers(*values: int) -> int | tuple[int, ...]:
+        return values[0] if len(set(values)) == 1 else values
 
-    text = f"{operation.output.shape.units}{option('k', [axis.kernel for axis in axes], None)}"
-    text += option("s", [axis.stride for axis in axes], 1)
-    text += option("p", [axis.padding[0] for axis in axes], 0)
-    text += option("d", [axis.dilation for axis in axes], 1) + option("g", [operation.groups], 1)
-    layer = f"{'x'.join(map(str, (shape.units, *sizes)))}:{text}"
+    text = convolution_text(
+        operation.output.shape.units,
+        numbers(*(axis.kernel for axis in axes)),
+        numbers(*(axis.stride for axis in axes)),
+        numbers(*(axis.padding[0] for axis in axes)),
+        numbers(*(axis.dilation for axis in axes)),
+        operation.groups,
+    )
+    layer = f"{size_text((shape.units, *sizes))}:{text}"
     return Task(operation.direction, layer, operation.batch_size, operation.tuning.precision)
 
 
@@ -124,12 +122,12 @@ def _with_tail(
 
 
 class _Pieces:
-    """The launches of a program, piece by piece: of its convolutions, and of the statements between them.
+    """The pieces of a program: the convolutions that something computes better than the compiler, and what is between.
+
+    There is but one, the program, where pieces would leave one another what has no memory of a known size a sample.
 
     Attributes:
-        products: what computes convolutions better than the compiler would, by the number of the statement; none where
-            pieces would leave one another what has no memory of a known size for each sample.
-        steps: what is done to the values of the first output, and no product does.
+        steps: what is done to the values of the first output, and no convolution's launches do.
     """
 
     def __init__(
@@ -140,59 +138,56 @@ class _Pieces:
         self._own: dict[str, Operand] = {}
         #: Statements that a product does besides, by number.
         self._done: set[int] = set()
-        self.products: dict[int, Implementation] = {}
+        products: dict[int, Implementation] = {}
         for number, statement in enumerate(program.statements):
             found = convolution_of(statement)
-            product = self._product(number, found) if found else None
+            product = self._product(found, accumulates=statement.accumulates) if found else None
             if product:
-                self.products[number] = product
+                products[number] = product
+        self._pieces = self._cut(products)
+        programs = [piece for piece in self._pieces if isinstance(piece, Program)]
         known = self._operands.keys() | self._own.keys()
-        if not all(tensor.name in known for piece in self._compiled() for tensor in (*piece.inputs, *piece.outputs)):
-            self.products = {}
+        if not all(tensor.name in known for piece in programs for tensor in (*piece.inputs, *piece.outputs)):
+            self._pieces, self.steps = [program], steps
 
-    def __iter__(self) -> Iterator[list[KernelCall]]:
-        left = iter(self._compiled())
-        operands = {**self._own, **self._operands}
-        for is_product, numbers in self._runs():
-            if is_product:
-                yield from map(_calls, (self.products[number] for number in numbers))
-            else:
-                context = self._context
-                yield compiled.calls(
-                    next(left),
+    def calls(self) -> list[KernelCall]:
+        """The launches of all pieces."""
+        context, operands, made = self._context, {**self._own, **self._operands}, list[KernelCall]()
+        for piece in self._pieces:
+            if isinstance(piece, Program):
+                made += compiled.calls(
+                    piece,
                     operands,
                     label=context.label,
                     batch=context.batch,
                     memory=context.memory,
                     tuning=context.tuning,
                 )
+            else:
+                made += implementations.calls_of(piece, task_of(piece.operation))
+        return made
 
-    def _runs(self) -> Iterator[tuple[bool, list[int]]]:
-        """The numbers of statements in runs: of products, and of others."""
-        numbers = [number for number in range(len(self._program.statements)) if number not in self._done]
-        for is_product, run in groupby(numbers, lambda number: number in self.products):
-            yield is_product, [*run]
-
-    def _compiled(self) -> list[Program]:
-        """The programs of the runs of others."""
-        statements, programs = self._program.statements, []
-        for is_product, numbers in self._runs():
+    def _cut(self, products: Mapping[int, Implementation]) -> list[Program | Implementation]:
+        """The program at its products, by the numbers of their statements; the rest in programs as long as can be."""
+        statements, pieces = self._program.statements, list[Program | Implementation]()
+        numbers = [number for number in range(len(statements)) if number not in self._done]
+        for is_product, group in groupby(numbers, lambda number: number in products):
+            run = [*group]
             if is_product:
+                pieces += [products[number] for number in run]
                 continue
-            run = [statements[number] for number in numbers]
-            behind = [item for number, item in enumerate(statements) if number > numbers[-1]]
-            made = dict.fromkeys(item.output.tensor for item in run)
-            read = dict.fromkeys(read.tensor for item in run for read in item.reads)
-            left = {read.tensor for item in behind for read in item.reads} | {item.output.tensor for item in behind}
-            outputs = [tensor for tensor in made if tensor in left or tensor in self._program.outputs]
-            inputs = [tensor for tensor in read if tensor not in made]
-            programs.append(Program((*inputs,), (*outputs,), (*run,)))
-        return programs
+            own, later = [statements[number] for number in run], statements[run[-1] + 1 :]
+            made = dict.fromkeys(item.output.tensor for item in own)
+            read = dict.fromkeys(read.tensor for item in own for read in item.reads)
+            wanted = {read.tensor for item in later for read in item.reads} | {item.output.tensor for item in later}
+            outputs = [tensor for tensor in made if tensor in wanted or tensor in self._program.outputs]
+            pieces.append(Program(tuple(tensor for tensor in read if tensor not in made), (*outputs,), (*own,)))
+        return pieces
 
-    def _product(self, number: int, found: Convolution) -> Implementation | None:
+    def _product(self, found: Convolution, *, accumulates: bool) -> Implementation | None:
         """What computes a statement; None if that is best left to the compiler."""
-        statement, result, context = self._program.statements[number], found.result, self._context
-        if statement.accumulates and found.direction != BACKWARD_DATA:
+        result, context = found.result, self._context
+        if accumulates and found.direction != BACKWARD_DATA:
             return None
         weight, bias, done, steps = self._operands.get(found.weight.name), None, set[int](), tuple[EpilogueOp, ...]()
         if found.direction == FORWARD:
@@ -200,12 +195,10 @@ class _Pieces:
             is_last = result == self._program.outputs[0] and fits(self.steps, blobs=1)
             steps = self.steps if is_last else ()
         ends = {found.input: found.input, found.output: found.output, found.result: result}
-        blobs = [_blob(ends[tensor], self._place(ends[tensor])) for tensor in (found.input, found.output)]
-        input_, output = blobs
+        input_, output = (_blob(ends[tensor], self._place(ends[tensor])) for tensor in (found.input, found.output))
         if not isinstance(weight, Array) or weight.per_sample or not input_ or not output:
             return None
-        source = output if found.source == found.output else input_
-        if source.is_memory and found.halo != Halo():
+        if (output if found.source == found.output else input_).is_memory and found.halo != Halo():
             return None
 
         def array(handle: ArrayHandle) -> Array:
@@ -229,7 +222,7 @@ class _Pieces:
             context.batch,
             1 if bias else 0,
             steps,
-            statement.accumulates,
+            accumulates,
             context.label,
         )
         chosen = implementations.chosen(operation, task_of(operation))
@@ -282,10 +275,6 @@ class _Pieces:
                 end = self._context.memory(name, 0, tensor.elements // self._context.batch)
             self._own[tensor.name] = end
         return self._own[tensor.name]
-
-
-def _calls(product: Implementation) -> list[KernelCall]:
-    return implementations.calls_of(product, task_of(product.operation))
 
 
 def _blob(tensor: Tensor, operand: Operand) -> Blob | None:

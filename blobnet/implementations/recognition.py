@@ -8,7 +8,7 @@ from functools import lru_cache
 from blobnet.contraction.form import Affine, Apply, Read, Statement, Tensor
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.memory.blob import Halo
-from blobnet.memory.windows import WindowAxis
+from blobnet.memory.windows import WindowAxis, halo_of_delta, halo_of_input
 
 #: Axes of samples and units, before the spatial ones.
 _LEADING = 2
@@ -47,25 +47,9 @@ class Convolution:
     @property
     def halo(self) -> Halo:
         """The zeros around the source that kernels read."""
-        height, width = (1, *self.input.shape)[-2:] if len(self.input.shape) == 3 else self.input.shape[-2:]
+        height, width = (1, *self.input.shape[_LEADING:])[-2:]
         find = halo_of_delta if self.direction == BACKWARD_DATA else halo_of_input
         return find(self.vertical, self.horizontal, height, width)
-
-
-def halo_of_input(vertical: WindowAxis, horizontal: WindowAxis, height: int, width: int) -> Halo:
-    """The zeros that a convolution reads around its input."""
-    before, after = horizontal.input_halo(width)
-    # A row of the output must fit the pitch, or two of its cells would be one position.
-    after = max(after, horizontal.output_size(width) - width)
-    return Halo(vertical.input_halo(height), (before, after))
-
-
-def halo_of_delta(vertical: WindowAxis, horizontal: WindowAxis, height: int, width: int) -> Halo:
-    """The zeros that its backward pass reads around its output's delta."""
-    before, after = horizontal.delta_halo(width)
-    # A row of the widest phase must fit the pitch, or two cells of a phase would be one position.
-    after = max(after, -(-width // horizontal.stride) - horizontal.output_size(width))
-    return Halo(vertical.delta_halo(height), (before, after))
 
 
 @lru_cache(4096)
@@ -112,7 +96,7 @@ def _windows(statement: Statement, input_: Read, output: Read, weight: Read) -> 
         if input_.map[1] != own:
             return None
     else:
-        group = input_.map[1] - own * 1
+        group = input_.map[1] - own
         step = group.terms[0][1] if len(group.terms) == 1 else 0
         index = Affine.index(group.indexes[0]) if group.indexes else Affine()
         unit = output.map[1] - index * of_group

@@ -8,12 +8,23 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from blobnet.memory.windows import size_text
+
 #: By what factor a batch may differ from one that was measured, and still take what was the fastest for that.
 NEAR = 2.0
 _TASK = re.compile(
     r"(?P<direction>.+) (?P<layer>\S+:(?P<family>dense)?\S+) batch (?P<batch_size>[1-9]\d*)(?: (?P<precision>\S+))?"
 )
 _FAULT = re.compile(r"(?P<variant>\S+)(?: (?P<tile>[^(].*?))?(?: \((?P<family>\w+) (?P<direction>.+)\))?")
+
+
+def convolution_text(
+    filters: int, kernel_size: object, stride: object, padding: object, dilation: object, groups: int
+) -> str:
+    """What makes the work of a convolution, as benchmarks and tuning write it: ``64k3s2p1``; defaults are left out."""
+    options = ("s", stride, 1), ("p", padding, 0), ("d", dilation, 1), ("g", groups, 1)
+    written = [letter + size_text(value) for letter, value, default in options if value not in (default, "valid")]
+    return f"{filters}k{size_text(kernel_size)}{''.join(written)}"
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
-from blobnet.implementations.recognition import halo_of_delta, halo_of_input
 from blobnet.launch.elementwise import PER_CELL, SUM, EpilogueOp, fits
 from blobnet.launch.kernel_call import KernelCall
-from blobnet.launch.task import Task
+from blobnet.launch.task import Task, convolution_text
 from blobnet.layers.base import Layer, LayerContext, ParameterSpec
 from blobnet.layers.product import BIAS_MODES, _Product, without_norm
 from blobnet.layers.windows import Filtering
 from blobnet.memory.blob import Halo, Shape
-from blobnet.memory.windows import Padding, Pair, size_text
+from blobnet.memory.windows import Padding, Pair, halo_of_delta, halo_of_input
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,7 @@ class _Convolution(Filtering, _Product):
     @property
     def notation(self) -> str:
         """The hyperparameters that make the work, as benchmarks and tuning write them: ``64k3s2p1``."""
-
-        def option(letter: str, value: object, default: object) -> str:
-            return "" if value in (default, "valid") else letter + size_text(value)
-
-        text = f"{self.filters}k{size_text(self.kernel_size)}{option('s', self.stride, 1)}"
-        text += option("p", self.padding, 0) + option("d", self.dilation, 1) + option("g", self.groups, 1)
+        text = convolution_text(self.filters, self.kernel_size, self.stride, self.padding, self.dilation, self.groups)
         return text + ("b" if self.bias else "")
 
     def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:

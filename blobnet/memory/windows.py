@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 from blobnet.errors import OptionError
+from blobnet.memory.blob import Halo
 from blobnet.memory.blob import Pair as Pair
 from blobnet.support.checks import is_int
 
@@ -125,6 +126,22 @@ class PhaseAxis:
         """Products of its results and taps with a cell of a source of ``size`` cells and not of its halo."""
         first = (i * self.stride + self.shift for i in range(self.size))
         return sum(0 <= cell + j * self.shift_step < size for cell in first for j in range(self.count))
+
+
+def halo_of_input(vertical: WindowAxis, horizontal: WindowAxis, height: int, width: int) -> Halo:
+    """The zeros that a convolution reads around its input."""
+    before, after = horizontal.input_halo(width)
+    # A row of the output must fit the pitch, or two of its cells would be one position.
+    after = max(after, horizontal.output_size(width) - width)
+    return Halo(vertical.input_halo(height), (before, after))
+
+
+def halo_of_delta(vertical: WindowAxis, horizontal: WindowAxis, height: int, width: int) -> Halo:
+    """The zeros that its backward pass reads around its output's delta."""
+    before, after = horizontal.delta_halo(width)
+    # A row of the widest phase must fit the pitch, or two cells of a phase would be one position.
+    after = max(after, -(-width // horizontal.stride) - horizontal.output_size(width))
+    return Halo(vertical.delta_halo(height), (before, after))
 
 
 def axis_numbers(subject: str, name: str, value: int | tuple[int, ...], rank: int) -> tuple[int, ...]:

@@ -163,3 +163,24 @@ def test_gradients_of_weights_are_compiled_where_that_is_faster() -> None:
 
     assert variants("fp32") == set()
     assert all(name.startswith("tensor") for name in variants("tf32"))
+
+
+BEHIND = """function (I[N, C, Y, X], W[F, C], bias[F]) -> (O) {
+  M[n, y] = +(I[n, c, y, x]);
+  P[n, f, y, x] = +(I[n, c, y, x] * W[f, c]);
+  Q[n, f, y, x] = +(P[n, f, y, x] + bias[f]);
+  O[n, f, y, x] = +(Q[n, f, y, x] * M[n, y]);
+}"""
+
+
+@pytest.mark.parametrize("activation", ["relu", None])
+def test_all_is_compiled_where_pieces_would_share_what_has_no_place(device: Device, activation: str | None) -> None:
+    """Sums of a sample, M, stand on both sides of a convolution; its bias must not be lost with it."""
+
+    def reference(x: list[torch.Tensor], p: dict[str, torch.Tensor]) -> torch.Tensor:
+        made = torch.einsum("ncyx,fc->nfyx", x[0], p["W"]) + p["bias"][:, None, None]
+        return made * x[0].sum((1, 3))[:, None, :, None]
+
+    layer = layers.Contraction(BEHIND, sizes={"F": 4})
+    fused = [activation] if activation else []
+    run_torch_contract(device, layer, [Shape(3, 5, 7)], reference, fused=fused, relative=1e-4, absolute=1e-4)
