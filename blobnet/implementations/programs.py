@@ -179,8 +179,10 @@ class _Pieces:
             own, later = [statements[number] for number in run], statements[run[-1] + 1 :]
             made = dict.fromkeys(item.output.tensor for item in own)
             read = dict.fromkeys(read.tensor for item in own for read in item.reads)
-            wanted = {read.tensor for item in later for read in item.reads} | {item.output.tensor for item in later}
-            outputs = [tensor for tensor in made if tensor in wanted or tensor in self._program.outputs]
+            # What others read, or add to, or have begun to add up.
+            shared = {read.tensor for item in later for read in item.reads}
+            shared |= {item.output.tensor for item in (*statements[: run[0]], *later)}
+            outputs = [tensor for tensor in made if tensor in shared or tensor in self._program.outputs]
             pieces.append(Program(tuple(tensor for tensor in read if tensor not in made), (*outputs,), (*own,)))
         return pieces
 

@@ -165,6 +165,24 @@ def test_gradients_of_weights_are_compiled_where_that_is_faster() -> None:
     assert all(name.startswith("tensor") for name in variants("tf32"))
 
 
+BEGUN = """function (I[N, C, Y, X], W[C, C]) -> (O) {
+  H[n, c, y, x] = +(tanh(I[n, c, y, x]));
+  B[n, c, y, x] = +(H[n, c, y, x] * H[n, c, y, x]);
+  A[n, f, y, x] = +(H[n, c, y, x] * W[f, c]);
+  O[n, c, y, x] = +(A[n, c, y, x] * B[n, c, y, x]);
+}"""
+
+
+def test_what_a_convolution_begins_to_add_up_goes_on_between_others(device: Device) -> None:
+    """The delta of H: a convolution begins it, a compiled statement adds to it, and the next one reads it."""
+
+    def reference(x: list[torch.Tensor], p: dict[str, torch.Tensor]) -> torch.Tensor:
+        hidden = torch.tanh(x[0])
+        return torch.einsum("ncyx,fc->nfyx", hidden, p["W"]) * hidden**2
+
+    run_torch_contract(device, layers.Contraction(BEGUN), [Shape(3, 5, 7)], reference, relative=1e-4, absolute=1e-4)
+
+
 BEHIND = """function (I[N, C, Y, X], W[F, C], bias[F]) -> (O) {
   M[n, y] = +(I[n, c, y, x]);
   P[n, f, y, x] = +(I[n, c, y, x] * W[f, c]);
