@@ -305,17 +305,18 @@ def _wanted_orders(graph: Graph) -> dict[int, Order]:
     """
     found: dict[int, Order] = {}
     for vertex in graph.vertices:
+        if vertex.layer.kind != "Reshape":
+            continue
         before = vertex
         while len(before.inputs) == 1 and (before is vertex or before.layer.kind in _KEEPING - {"Flatten"}):
             before = graph.vertices[before.inputs[0]]
-        if (vertex.layer.kind, before.layer.kind) == ("Reshape", "Dense") and graph.places(before) == 1:
+        if before.layer.kind == "Dense" and graph.places(before) == 1:
             found[before.index] = _flattened(vertex.shape)
-    given = [output.index for output in graph.outputs.values()]
-    while given:  # From the outputs back to what gives values their order.
-        index = given.pop()
-        found.pop(index, None)
-        if graph.vertices[index].layer.kind in {*_KEEPING, "Concat"}:
-            given += graph.vertices[index].inputs
+    given = {output.index for output in graph.outputs.values()}
+    for vertex in reversed(graph.vertices):  # From the outputs back to what gives values their order.
+        if vertex.index in given:
+            found.pop(vertex.index, None)
+            given.update(vertex.inputs if vertex.layer.kind in {*_KEEPING, "Concat"} else ())
     return found
 
 

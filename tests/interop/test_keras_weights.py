@@ -608,6 +608,18 @@ def test_flat_outputs_stay_in_their_order(tmp_path: Path) -> None:
         model.save_keras_weights(tmp_path / "m.weights.h5")
 
 
+def test_paths_that_fork_again_and_again(tmp_path: Path) -> None:
+    """Each vertex is looked at once, not once for each of the paths to an output, of which there are 2^60 here."""
+    node = layers.Dense(3, name="d")(noise := layers.Input(7)())
+    for _ in range(60):
+        node = layers.Add()(node, layers.Activation("tanh")(node))
+    model, other = (bn.Model(noise, node, seed=seed) for seed in (4, 5))
+    model.save_keras_weights(tmp_path / "m.weights.h5")
+    other.load_keras_weights(tmp_path / "m.weights.h5")
+    for name, weights in model.weights.items():
+        np.testing.assert_array_equal(other.weights[name], weights)
+
+
 def test_flattened_values_that_are_taken_apart(tmp_path: Path) -> None:
     model = bn.Sequential([layers.Input(4, 3, 3), layers.Flatten(), layers.GroupNorm(2, name="groups")])
     with pytest.raises(
