@@ -80,9 +80,7 @@ class Kind(metaclass=Explained):
             raise FileError(subject, f"the {cls.noun} must be one of blobnet's", kind=name, hint=hint)
         try:
             made: _Own = cls.kinds[name]._from_config(config, subject)
-        except FileError:
-            raise
-        except (TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             rule = f"the {cls.noun} must have arguments that blobnet knows"
             raise FileError(subject, rule, kind=name, config=config, cause=error) from error
         return made

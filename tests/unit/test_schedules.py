@@ -109,6 +109,10 @@ def test_kinds() -> None:
         ({"kind": "Stepp", "config": {}}, "must be one of blobnet's. Received kind=Stepp. Hint: did you mean 'Step'"),
         ({"kind": 3, "config": {}}, "must be one of blobnet's. Received kind=3. Hint: known names: Constant, Cosine"),
         ({"kind": "Step", "config": {}}, "must have arguments that blobnet knows. Received kind=Step, .*'rate'"),
+        (
+            {"kind": "Custom", "config": {}},
+            "must have arguments that blobnet knows. Received kind=Custom",
+        ),
         ({"config": {}}, "must have a kind and its config"),
         ("Step", "must have a kind and its config"),
     ],
