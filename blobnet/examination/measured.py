@@ -20,7 +20,7 @@ from blobnet.device.device import Device
 from blobnet.device.memory import Guarded
 from blobnet.errors import PromiseError
 from blobnet.examination.reference.activation import named
-from blobnet.execution.executor import Executor
+from blobnet.execution.executor import Executor, cell
 from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, SUM, EpilogueOp, c_text, norm
 from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning, for_model
 from blobnet.layers.activation import Activation
@@ -646,7 +646,8 @@ class Bench:
             if bad.any():
                 first = int(np.flatnonzero(bad)[0])
                 values = f"{before[first]} became {after[first]}"
-                place = place_of(self._all_blobs(), name, first)
+                blob = next((own for own in self._all_blobs() if own.storage == name), None)
+                place = f"{cell(blob, first)} of {blob.layout}" if blob else f"element {first}"
                 raise PromiseError(where, rule, cells=int(bad.sum()), first=place, values=values)
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -706,18 +707,6 @@ def halo_cells(blob: Blob, count: int) -> npt.NDArray[np.bool_]:
     mask = np.zeros((count, layout.unit_memory_count, layout.unit_memory_elements), dtype=bool)
     mask[:, layout.unit_offset : layout.unit_offset + layout.unit_count] = layout.halo_mask()
     return mask.reshape(-1)
-
-
-def place_of(blobs: Sequence[Blob], storage: str, index: int) -> str:
-    """Return where an element of a storage lies, in the words of a blob that is there."""
-    for blob in blobs:
-        if blob.storage == storage:
-            layout = blob.layout
-            n, rest = divmod(index, layout.memory_elements)
-            unit, rest = divmod(rest, layout.unit_memory_elements)
-            row, column = divmod(rest, layout.width.memory)
-            return f"(n={n}, memory unit={unit}, memory row={row}, memory column={column}) of {layout}"
-    return f"element {index}"
 
 
 def poison(elements: int, number: int = 0, kind: StorageType = FLOAT32) -> FloatArray:

@@ -586,7 +586,7 @@ def check_promise(
                     f"{call.label} ({call.kernel})",
                     rule,
                     storage=storage,
-                    cell=_cell(blobs[0], first) if blobs else first,
+                    cell=cell(blobs[0], first) if blobs else first,
                     value=after[storage][first],
                     before=before[storage][first],
                     cells=int(bad.sum()),
@@ -599,7 +599,7 @@ def _data_mask(blob: Blob, count: int) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def _cell(blob: Blob, index: int) -> str:
+def cell(blob: Blob, index: int) -> str:
     """An element of the storage as n, memory unit, its plane if it has several, memory row and memory column."""
     layout = blob.layout
     n, rest = divmod(index, layout.memory_elements)
