@@ -24,7 +24,7 @@ from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import Model
 from blobnet.network.ends import heads_of
 from blobnet.network.graph import Graph
-from blobnet.onnx.conventions import TO_FIRST, with_units_first
+from blobnet.support.unit_axes import TO_FIRST, with_units_first
 from blobnet.training.arguments import losses_for
 
 

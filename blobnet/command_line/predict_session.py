@@ -29,7 +29,7 @@ from blobnet.datasets.user_data import (
 )
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
-from blobnet.onnx.conventions import TO_LAST, has_units_last
+from blobnet.support.unit_axes import TO_LAST, has_units_last
 
 _Array: TypeAlias = npt.NDArray[Any]
 #: What is shown of an array: all of up to so many values, else so many at each end of an axis.

@@ -16,6 +16,7 @@ from blobnet.memory.blob import FloatArray
 from blobnet.onnx.reading import OWN_DOMAINS, inner_graphs, package
 from blobnet.onnx.values import Array, Tensor
 from blobnet.support.checks import is_int
+from blobnet.support.unit_axes import TO_FIRST, TO_LAST, has_units_last
 
 #: The metadata that is a JSON list of the names of classes.
 CLASS_NAMES = "class_names"
@@ -152,22 +153,10 @@ def take_normalization(proto: Any, array: Callable[[str], Array | None]) -> dict
     return found
 
 
-#: The orders of a transpose that puts units first, and of one that puts them last.
-TO_FIRST, TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 #: Operators that do the same to each value of a picture, or of a unit: the axes may be turned behind them.
 _OF_VALUES = frozenset(
     ["Add", "Cast", "Clip", "DequantizeLinear", "Div", "Identity", "Mul", "QuantizeLinear", "Relu", "Sub"]
 )
-
-
-def has_units_last(axes: Sequence[int | str]) -> bool:
-    """Return True if the axes of an input are those of gray or RGB pictures, (samples, height, width, units)."""
-    return len(axes) == 4 and axes[1] not in (1, 3) and axes[3] in (1, 3)
-
-
-def with_units_first(sample: Sequence[int], units: int) -> tuple[int, ...]:
-    """Return the shape of a sample: of (height, width, ``units``) as (units, height, width), any other as it is."""
-    return (sample[2], *sample[:2]) if len(sample) == 3 and sample[2] == units else (*sample,)
 
 
 def put_units_first(graph: Any, array: Callable[[str], Array | None]) -> set[str]:

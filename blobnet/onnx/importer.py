@@ -24,7 +24,6 @@ from blobnet.onnx.conventions import (
     origin_of,
     put_units_first,
     take_normalization,
-    with_units_first,
 )
 from blobnet.onnx.host import HostNode, Late, Operand
 from blobnet.onnx.operation import (
@@ -41,6 +40,7 @@ from blobnet.onnx.reading import OWN_DOMAINS, array_of, inner_graphs, opset, pac
 from blobnet.onnx.values import MAX_ELEMENTS, Array, Pieces, Tensor, node_sizes
 from blobnet.support.checks import is_int
 from blobnet.support.garbage import gc_paused
+from blobnet.support.unit_axes import with_units_first
 
 #: What samples may be on their way to the device.
 SAMPLE_TYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int16")

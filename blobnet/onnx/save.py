@@ -16,12 +16,13 @@ from blobnet.errors import FileError, OptionError
 from blobnet.files import atomic
 from blobnet.model import Model, check_model
 from blobnet.network.graph import Graph, Vertex
-from blobnet.onnx.conventions import CLASS_NAMES, PRODUCER, TO_FIRST, TO_LAST, model_of
+from blobnet.onnx.conventions import CLASS_NAMES, PRODUCER, model_of
 from blobnet.onnx.forms import FORMS
 from blobnet.onnx.place import Place
 from blobnet.onnx.reading import package
 from blobnet.onnx.statements import add_statements
 from blobnet.support.formatting import format_bytes
+from blobnet.support.unit_axes import TO_FIRST, TO_LAST
 
 #: The version of ONNX's operators that is written, and that of the format which came with it.
 OPSET, IR_VERSION = 20, 9
