@@ -105,6 +105,12 @@ def class_names(proto: Any, units: int) -> tuple[str, ...]:
     return tuple(names) if fits else ()
 
 
+def entries_of(graph: Any) -> list[Any]:
+    """Return the inputs of a graph that it has no initializers for."""
+    known = {item.name for item in graph.initializer}
+    return [item for item in graph.input if item.name not in known]
+
+
 def take_normalization(proto: Any, array: Callable[[str], Array | None]) -> dict[str, tuple[FloatArray, FloatArray]]:
     """The mean and the deviation of the inputs that a file normalises before anything else, by numbers of its own.
 
@@ -119,7 +125,7 @@ def take_normalization(proto: Any, array: Callable[[str], Array | None]) -> dict
     is_own = proto.producer_name == PRODUCER
     first_only, either = ("Sub", "Div"), () if is_own else ("Add", "Mul")
     outputs = {item.name for item in graph.output}
-    for item in graph.input:
+    for item in entries_of(graph):
         sizes = [axis.dim_value for axis in item.type.tensor_type.shape.dim]
         value, mean, deviation = item.name, np.zeros(1), np.ones(1)
         while value not in outputs:
@@ -174,8 +180,7 @@ def put_units_first(graph: Any, array: Callable[[str], Array | None]) -> set[str
     """
     from onnx import helper, numpy_helper
 
-    known = {item.name for item in graph.initializer}
-    entries = [item for item in graph.input if item.name not in known]
+    entries = entries_of(graph)
     outputs = {item.name: item.type.tensor_type.shape.dim for item in graph.output}
     sizes = entries[0].type.tensor_type.shape.dim if len(entries) == 1 else []
     if not has_units_last([axis.dim_value for axis in sizes]) or entries[0].name in outputs:

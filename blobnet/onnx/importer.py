@@ -20,6 +20,7 @@ from blobnet.onnx import bodies, host
 from blobnet.onnx.conventions import (
     CLASS_NAMES,
     class_names,
+    entries_of,
     head_of,
     origin_of,
     put_units_first,
@@ -168,8 +169,7 @@ def inputs_of(graph: Any, subject: str) -> list[Any]:
     Raises:
         UnsupportedError: one is no tensor.
     """
-    known = {item.name for item in graph.initializer}
-    inputs = [item for item in graph.input if item.name not in known]
+    inputs = entries_of(graph)
     for item in inputs:
         if not item.type.HasField("tensor_type"):
             kind = str(item.type.WhichOneof("value")).removesuffix("_type")

@@ -161,6 +161,18 @@ def test_tensors_that_lie_about_their_sizes(dims: tuple[int, int], tmp_path: Pat
         bn.onnx.load(saved(tmp_path, model))
 
 
+def test_weights_that_are_among_the_inputs(tmp_path: Path) -> None:
+    """As files before IR version 4 have them: what is done to them is no normalization of the samples."""
+    random = np.random.default_rng(0)
+    weights = {"w": random.standard_normal((5, 4)).astype(np.float32), "two": np.float32(2)}
+    nodes = [helper.make_node("Mul", ["w", "two"], ["v"]), helper.make_node("MatMul", ["x", "v"], ["y"], "head")]
+    model = graph_of(nodes, {"x": ("N", 5), "w": (5, 4)}, {"y": ("N", 4)}, weights)
+    x = random.standard_normal((3, 5)).astype(np.float32)
+    (wanted,) = ReferenceEvaluator(model).run(None, {"x": x})
+    net = bn.onnx.load(saved(tmp_path, model))
+    np.testing.assert_allclose(x @ net.weights["head/weight"].T, wanted, rtol=1e-5)
+
+
 def test_sparse_initializers(tmp_path: Path) -> None:
     model = _small()
     dense = model.graph.initializer.pop()
