@@ -310,7 +310,7 @@ class Model:
                 raise ShapeError("Model", rule, node=node.shape, input=vertex.shape)
             fed[vertex.name] = self._normalized(node, vertex, prefix)
         nodes = self.graph.nodes(self._weights, fed=fed, prefix=prefix)
-        return to_dict(list(self.graph.outputs), [nodes[vertex.name] for vertex in self.graph.outputs.values()])
+        return to_dict(self.graph.outputs, [nodes[vertex.name] for vertex in self.graph.outputs.values()])
 
     def _normalized(self, node: Node, vertex: graph.Vertex, prefix: str) -> Node:
         """Return the values of a node as an input layer normalises them."""
@@ -344,7 +344,7 @@ class Model:
         """
         wanted = [self.graph.vertex(name, "trunk") for name in names]
         nodes = self.graph.nodes(self._weights)
-        inputs = to_dict(list(self.graph.inputs), [nodes[vertex.name] for vertex in self.graph.inputs.values()])
+        inputs = to_dict(self.graph.inputs, [nodes[vertex.name] for vertex in self.graph.inputs.values()])
         return inputs, *(nodes[vertex.name] for vertex in wanted)
 
     def outputs_of(self, name: str) -> Model:
@@ -698,7 +698,7 @@ class Model:
         _ = self.training_state  # Which reads it.
 
     def _by_output(self, values: Sequence[Any]) -> Any:
-        return to_dict(list(self.graph.outputs), values)
+        return to_dict(self.graph.outputs, values)
 
     def _class_weights(self, given: Any, data: LabelledData) -> list[FloatArray | None]:
         """The weights of classes, for each output."""
@@ -804,7 +804,7 @@ class Model:
             return Report.of(own_loss, np.asarray(labels), answers(x), self.class_names)
 
         def of_some(rows: npt.NDArray[np.int64]) -> Report:
-            samples = to_dict(list(self.graph.inputs), [np.asarray(source[rows]) for source in sources])
+            samples = to_dict(self.graph.inputs, [np.asarray(source[rows]) for source in sources])
             own = np.asarray(labels[rows])
             return Report.of(own_loss, own, answers(samples), self.class_names, has_auc=False)
 

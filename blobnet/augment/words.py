@@ -50,7 +50,7 @@ def _parsed(text: str, subject: str) -> Augmentation:
     if wanted not in (int, float):
         raise OptionError(subject, f"{word} takes no number", augment=repr(text))
     try:
-        value = (int if wanted is int else float)(number)
+        value = wanted(number)
     except ValueError:
         what = "an int" if wanted is int else "a number"
         raise OptionError(subject, f"behind {word}= there must be {what}", augment=repr(text)) from None

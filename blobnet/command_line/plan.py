@@ -27,11 +27,12 @@ from blobnet.parallel.world import SHARDS, World, check_world
 from blobnet.planning import make_plan
 from blobnet.planning.report import Limits, report
 from blobnet.support.formatting import format_bytes
-from blobnet.training import scaling, weight_buffers
+from blobnet.training import scaling
 from blobnet.training.arguments import losses_for
 from blobnet.training.lanes import lane_counts, memory_of_lanes, settings_of
 from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import sums_of
+from blobnet.training.step_plan import memory_of
 from blobnet.training.weight_buffers import Sums
 
 
@@ -56,7 +57,9 @@ def run(options: argparse.Namespace) -> int:
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     world, shards = _world(options, training)
     size = options.batch_size // shards
-    sums = sums_of(model.graph, table, TrainingSettings(shards=shards), world)
+    build: Any = Optimizer.named(options.optimizer or "adam")  # Every one has a default rate.
+    steps = TrainingSettings(optimizer=build(), shards=shards)
+    sums = sums_of(model.graph, table, steps, world)
     own = shards // world.size
     lanes = lane_counts(kind, model.graph, size, own)[0]
     settings = settings_of(sums, own, lanes)
@@ -66,12 +69,8 @@ def run(options: argparse.Namespace) -> int:
     memory: dict[str, int] = {}
     updates: list[KernelCall] = []
     if training:
-        build: Any = Optimizer.named(options.optimizer or "adam")
-        optimizer = build()  # Every one has a default rate.
-        kept = optimizer.memory(plan.request.parameters) | weight_buffers.memory(average=False)
-        memory = {name: FLOAT32.itemsize * elements for name, elements in kept.items()}
-        updates = optimizer.calls(plan.request.parameters, kind)
-    memory |= {name: FLOAT32.itemsize * elements for name, elements in sums.memory().items()}
+        memory = {name: FLOAT32.itemsize * elements for name, elements in memory_of(steps, table, sums).items()}
+        updates = steps.optimizer.calls(table, kind)
     if lanes > 1:
         memory["shards at a time"] = memory_of_lanes(plan, lanes, own)
     print(report(plan, reserved=memory, updates=len(updates), limits=limits))

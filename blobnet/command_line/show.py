@@ -124,7 +124,7 @@ def _on_data(options: argparse.Namespace) -> tuple[Model, Dataset | NamedDataset
             data = dataset_for(model, given)
             for name, x in data.train.x.items():
                 model.set_normalization(*statistics(source_of(x, name), options.seed), input=name)
-        return model, data, to_dict(list(model.graph.outputs), evaluation_losses(model, data))
+        return model, data, to_dict(model.graph.outputs, evaluation_losses(model, data))
     model = model or _new_model(options, given)
     check_input(model, given, options)
     check_output(model, given)

@@ -583,7 +583,7 @@ def _losses(options: argparse.Namespace, model: Model, data: NamedDataset) -> An
             change(loss, label_smoothing=options.label_smoothing) if loss in smoothed else loss for loss in found
         )
     check_labels(model, found, data)
-    return to_dict(list(model.graph.outputs), found)
+    return to_dict(model.graph.outputs, found)
 
 
 def _loss(options: argparse.Namespace, data: Dataset) -> Loss:

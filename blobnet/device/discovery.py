@@ -118,7 +118,7 @@ class DeviceInfo:
             return None
         return None if opencl.GET_INFO(self.handle.int_ptr, opencl.UUID, opencl.UUID_BYTES, uuid, None) else uuid.raw
 
-    @property
+    @cached_property
     def traits(self) -> DriverTraits:
         """The traits of its driver."""
         return DriverTraits.of(self)

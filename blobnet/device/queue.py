@@ -61,7 +61,6 @@ class Queue:
         self.handle = cl.CommandQueue(context)
         # Other devices copy samples while they work; the host would only take time from itself.
         self.transfers = self.handle if info.is_host else cl.CommandQueue(context)
-        self._host_works = info.traits.host_works
         self._enqueue = None if info.is_host else opencl.function("clEnqueueNDRangeKernel")
 
     def another(self) -> Queue:
@@ -183,7 +182,7 @@ class Queue:
             DeviceError: what it stands for has failed.
         """
         with self.reporting("waiting for the device"):
-            if self.info.is_host and self._host_works and not self.is_done(event):
+            if self.info.is_host and self.info.traits.host_works and not self.is_done(event):
                 self.handle.finish()
             event.wait()
 

@@ -24,8 +24,9 @@ from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWAR
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
 from blobnet.memory.blob import FLOAT32, Shape
-from blobnet.memory.windows import axis_numbers, size_text
+from blobnet.memory.windows import axis_numbers
 from blobnet.network.graph import Graph, Vertex
+from blobnet.support.formatting import size_text
 
 #: The phases of training that are measured apart; layers that are no matrix products have one backward phase.
 BACKWARD = "backward"

@@ -54,9 +54,9 @@ IN_PARTS = "fit(fit_memory=True), or --fit-memory, computes a batch in parts tha
 _Made = TypeVar("_Made")
 
 
-def check_by_default() -> bool:
-    """Return True if $BLOBNET_CHECK asks for debug mode."""
-    return os.environ.get("BLOBNET_CHECK", "0") not in ("", "0")
+def is_checked(debug: bool | None = None) -> bool:
+    """Return ``debug``; if that is None, whether $BLOBNET_CHECK asks for debug mode."""
+    return os.environ.get("BLOBNET_CHECK", "0") not in ("", "0") if debug is None else debug
 
 
 class Launch:
@@ -371,7 +371,7 @@ class Executor:
     ) -> None:
         self.device = device
         self.plan = plan
-        self.debug = check_by_default() if debug is None else debug
+        self.debug = is_checked(debug)
         self.buffers: dict[str, Any] = dict(shared or {})
         own = {name: buffer.bytes(plan.batch_size) for name, buffer in plan.buffers.items() if name not in self.buffers}
         self.buffers.update(zip(own, device.memory.allocate_together(list(own.values())), strict=True))

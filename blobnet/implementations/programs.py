@@ -19,7 +19,7 @@ from blobnet.launch.elementwise import EpilogueOp, fits, statements
 from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning
 from blobnet.launch.task import Task, convolution_text
 from blobnet.memory.blob import FLOAT32, BlobLayout, Halo, Shape
-from blobnet.memory.windows import size_text
+from blobnet.support.formatting import size_text
 
 Operand = Blob | Array
 Memory = Callable[[str, int, int], Array]

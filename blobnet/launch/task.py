@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from blobnet.memory.windows import size_text
+from blobnet.support.formatting import size_text
 
 #: By what factor a batch may differ from one that was measured, and still take what was the fastest for that.
 NEAR = 2.0

@@ -216,8 +216,3 @@ def axes_of_window(
 def _same(axis: WindowAxis, size: int) -> Pair:
     total = max(0, (-(-size // axis.stride) - 1) * axis.stride + axis.span - size)
     return total // 2, total - total // 2
-
-
-def size_text(value: object) -> str:
-    """A hyperparameter of one or several axes as benchmarks write it: 3, (3, 5) as ``3x5``, ``same``."""
-    return "x".join(size_text(item) for item in value) if isinstance(value, tuple) else str(value)

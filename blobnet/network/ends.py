@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -229,6 +229,6 @@ def part_subject(subject: str, name: str, names: Sequence[str]) -> str:
     return subject if len(names) == 1 else f"{subject}[{name!r}]"
 
 
-def to_dict(names: Sequence[str], values: Sequence[T]) -> T | dict[str, T]:
+def to_dict(names: Collection[str], values: Sequence[T]) -> T | dict[str, T]:
     """Return values as users get them: the value itself for a single end, else a dict by name."""
     return values[0] if len(names) == 1 else dict(zip(names, values, strict=True))

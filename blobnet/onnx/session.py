@@ -169,7 +169,7 @@ class Session:
             for (name, item), values in zip(self._inputs.items(), given, strict=True)
         }
         found = self._run(arrays)
-        return to_dict(list(found), list(found.values()))
+        return to_dict(found, list(found.values()))
 
     def run(self, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[str, Array]:
         """The outputs, by name, for an array for each input, in order or by name, as they are.

@@ -49,7 +49,7 @@ def check_resumed(
     state, changed = interrupted.state, dict[str, tuple[Any, Any]]()
     saved = {**state.settings, "seed": state.seed, **described_optimizer(state.optimizer)}
     if interrupted.loss is not None:
-        saved["loss"] = to_dict(list(graph.outputs), losses_for(graph, interrupted.loss))
+        saved["loss"] = to_dict(graph.outputs, losses_for(graph, interrupted.loss))
     for name, now, unsaid, option in settings.described(graph):
         before = saved.get(name, unsaid)
         if before != now and name in option.may_change:

@@ -127,10 +127,6 @@ def _reduction(graph: Graph, name: str, given: Any) -> str:
     return str(given)
 
 
-def _by_output(graph: Graph, values: Sequence[Any]) -> Any:
-    return to_dict(list(graph.outputs), values)
-
-
 def described_optimizer(description: Mapping[str, Any]) -> dict[str, Any]:
     """Return an optimizer's description with its learning rate apart."""
     config = dict(description["config"])
@@ -181,7 +177,7 @@ def _recall_loss_weights(graph: Graph, name: str, said: Interrupted) -> Any:
 
 def _describe_class_weights(graph: Graph, name: str, held: Sequence[FloatArray | None] | None) -> dict[str, Any]:
     each = held or (None,) * len(graph.outputs)
-    return {name: _by_output(graph, [None if own is None else [float(weight) for weight in own] for own in each])}
+    return {name: to_dict(graph.outputs, [None if own is None else [float(weight) for weight in own] for own in each])}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +218,7 @@ class TrainingSettings:
         default=None,
         metadata=_rules(
             lambda graph, name, given: losses_for(graph, given),
-            describe=lambda graph, name, held: {name: held and _by_output(graph, held)},
+            describe=lambda graph, name, held: {name: held and to_dict(graph.outputs, held)},
             recall=lambda graph, name, said: said.loss,
             in_files=_ELSEWHERE,
             unsaid_is_default=False,

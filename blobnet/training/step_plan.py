@@ -9,10 +9,10 @@ from typing import Any
 
 from blobnet.device.device import Device
 from blobnet.errors import PlanError
-from blobnet.execution.executor import check_by_default, plan_for
+from blobnet.execution.executor import is_checked, plan_for
 from blobnet.memory.blob import FLOAT32
 from blobnet.network.graph import Graph
-from blobnet.network.parameters import parameter_table
+from blobnet.network.parameters import ParameterTable, parameter_table
 from blobnet.network.patterns import rate_factors
 from blobnet.parallel.world import ALONE, World
 from blobnet.planning import Plan
@@ -66,6 +66,12 @@ class StepPlan:
     bytes: int
 
 
+def memory_of(settings: TrainingSettings, table: ParameterTable, sums: Sums) -> dict[str, int]:
+    """Return the elements of the float32 buffers that a step keeps besides its plan's, by storage."""
+    averages = weight_buffers.memory(average=settings.average is not None)
+    return settings.optimizer.memory(table) | averages | sums.memory()
+
+
 def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context: StepContext) -> StepPlan:
     """Return the plan of a step that fits the device, with what the step keeps besides, and whose kernels are built.
 
@@ -74,14 +80,13 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
         ShapeError: a loss does not fit its output.
     """
     shards, own = settings.shards, settings.shards // context.world.size
-    in_step, is_debugged = settings.sync_batch_norm, check_by_default() if context.debug is None else context.debug
+    in_step, is_debugged = settings.sync_batch_norm, is_checked(context.debug)
     of_shard = settings.batch_size // shards
     batch_size = context.batch_size or of_shard
     accumulate = settings.accumulate > 1 or batch_size < of_shard
     table = parameter_table(graph, settings.freeze, rate_factors(graph, settings.optimizer.factors))
     sums = sums_of(graph, table, settings, context.world, accumulate=accumulate)
-    memory = settings.optimizer.memory(table) | sums.memory()
-    memory |= weight_buffers.memory(average=settings.average is not None)
+    memory = memory_of(settings, table, sums)
     state = FLOAT32.itemsize * sum(memory.values()) + (table.bytes if settings.average is not None else 0)
     wanted: dict[str, Any] = {
         "loss": settings.loss,

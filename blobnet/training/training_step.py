@@ -374,14 +374,19 @@ class TrainingStep:
 
         ``is_whole``: with all parameters, and their averages, for a file that holds others.
         """
-        table, has_average = self.parameters.table, self.settings.average is not None
-        slots = self.settings.optimizer.state_slots
-        places = {slot: Place(self._slot(slot), table.trainable_elements) for slot in slots}
+        places = self._state_places(is_whole=is_whole)
+        return KeptArrays(self.device, places, list(places))
+
+    def _state_places(self, *, is_whole: bool) -> dict[str, Place]:
+        """Where what :meth:`kept_state` gives lies."""
+        table, optimizer = self.parameters.table, self.settings.optimizer
+        has_average, size = self.settings.average is not None, table.trainable_elements
+        places = {slot: Place(self._state[optimizer.storage(slot)], size) for slot in optimizer.state_slots}
         if has_average or is_whole:
             places[_PARAMETERS] = Place(self.parameters.buffer, table.elements)
         if has_average and is_whole:
             places[_AVERAGES] = Place(self.result.buffer, table.elements)
-        return KeptArrays(self.device, places, list(places))
+        return places
 
     def restore(self, number: int, optimizer_state: Mapping[str, FloatArray]) -> bool:
         """Goes on behind step ``number`` with what :meth:`kept_state` gave; OptionError if that does not fit.
@@ -389,25 +394,19 @@ class TrainingStep:
         Returns:
             Whether it was whole, so that :attr:`result` holds other weights than before.
         """
-        table = self.parameters.table
-        wanted = dict.fromkeys(self.settings.optimizer.state_slots, table.trainable_elements)
         is_whole = (_PARAMETERS if self.settings.average is None else _AVERAGES) in optimizer_state
-        wanted |= {_PARAMETERS: table.elements} if self.settings.average is not None or is_whole else {}
-        wanted |= {_AVERAGES: table.elements} if self.settings.average is not None and is_whole else {}
+        places = self._state_places(is_whole=is_whole)
+        wanted = {slot: place.elements for slot, place in places.items()}
         sizes = {slot: values.size for slot, values in optimizer_state.items()}
         if sizes != wanted:
             rule = "the optimizer's state must be that of the parameters that are trained"
             raise OptionError("resume", rule, saved=sizes, wanted=wanted)
         self.number = number
-        places = {_PARAMETERS: self.parameters.buffer, _AVERAGES: self.result.buffer}
         for slot, values in optimizer_state.items():
-            self.device.memory.write(places[slot] if slot in places else self._slot(slot), values)
+            self.device.memory.write(places[slot].buffer, values)
         for parameters in {self.parameters, self.result}:
             parameters.changed()
         return is_whole
-
-    def _slot(self, slot: str) -> Any:
-        return self._state[self.settings.optimizer.storage(slot)]
 
 
 def step_that_fits(

@@ -22,7 +22,7 @@ from blobnet.device.device import Device
 from blobnet.device.memory import BATCHES_AHEAD, Memory
 from blobnet.errors import DataError, OptionError
 from blobnet.execution import loader
-from blobnet.execution.executor import check_by_default
+from blobnet.execution.executor import is_checked
 from blobnet.execution.loader import Loader
 from blobnet.model import Model, Sequential
 from blobnet.optimizers import SGD
@@ -126,7 +126,7 @@ def test_a_processor_takes_an_arrays_samples_from_where_they_lie(
 def test_what_is_lent_is_not_copied_where_kernels_read_the_hosts_memory(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not (device.is_host and device.info.reads_host) or check_by_default():
+    if not (device.is_host and device.info.reads_host) or is_checked():
         pytest.skip("kernels read buffers alone")
     model, x = tiny_model(), samples(np.float32)
     wanted = model.predict(Plain(x), device=device, batch_size=8)
