@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from blobnet.support import running
+
 TYPE_CHECKING = False  # as in blobnet.support.interrupt, which comes next and must not wait
 if TYPE_CHECKING:
     from typing import Any
@@ -78,6 +80,16 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _run_program(*arguments: Any) -> dict[str, Any]:
+    """Runs a program of contractions; OpenCL is imported when the first one runs."""
+    from blobnet.execution.contractions import run
+
+    return run(*arguments)
+
+
+running.run_program = _run_program
 
 
 def _join_ending_rank() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from blobnet.contraction.costs import predict
@@ -34,27 +34,36 @@ _LEADING = 2
 _VARIANT = "compiled"
 
 
+@dataclass(frozen=True)
+class Context:
+    """What the launches of a layer's programs have in common.
+
+    Attributes:
+        label: for people, ``conv1 forward``; also the name under which memory is asked for.
+        batch: the plan's samples; a batch may have fewer.
+        memory: gives (name, elements, per_sample) room, as :meth:`blobnet.layers.base.LayerContext.memory` does.
+        tuning: its model is that of the device. A kernel that the driver does not build is among what is ``broken`` for
+            its choices, and made anew without vectors and local memory.
+        name: the layer's.
+    """
+
+    label: str
+    batch: int
+    memory: Callable[[str, int, int], Array]
+    tuning: Tuning
+    name: str = ""
+
+
 def calls(
-    program: Program,
-    operands: Mapping[str, Operand],
-    *,
-    label: str,
-    batch: int,
-    memory: Callable[[str, int, int], Array],
-    tuning: Tuning,
-    accumulate: Collection[str] = (),
+    program: Program, operands: Mapping[str, Operand], context: Context, accumulate: Collection[str] = ()
 ) -> list[KernelCall]:
     """The launches of a program.
 
     Args:
-        program: bound for shapes whose samples are ``batch``; derivatives are programs, too.
+        program: bound for shapes whose samples are ``context.batch``; derivatives are programs, too.
         operands: where every input and output lies. An output may have the memory of an input that is read for the
             same cells alone.
-        label: for people, ``conv1 forward``; also the name under which memory is asked for.
-        batch: the plan's samples; a batch may have fewer.
-        memory: gives (name, elements, per_sample) room, as :meth:`blobnet.layers.base.LayerContext.memory` does.
-        tuning: whose model says for which device. A kernel that its driver does not build is among what is ``broken``
-            for its choices, and made anew without vectors and local memory.
+        context: of the layer.
         accumulate: outputs that are added to what is there.
 
     Raises:
@@ -62,26 +71,21 @@ def calls(
         ShapeError: a tensor does not have its operand's shape.
         KernelError: an operand is missing, or an output lies over a part of another operand.
     """
-    lowered, _ = _lowered_for(program, operands, label, batch, tuning, accumulate)
+    lowered, _ = _lowered_for(program, operands, context, accumulate)
     known = dict(operands)
     for name, elements in lowered.elements.items():
         if any(name in step.kernel.buffers for step in lowered.steps):
-            own = _own(memory, f"{label}: {name}", elements, batch if name in lowered.by_sample else 0)
+            sizes = (0, elements // context.batch) if name in lowered.by_sample else (elements, 0)
+            own = context.memory(f"{context.label}: {name}", *sizes)
             known[name] = replace(own, type=lowered.types.get(name, FLOAT32))
-    return launches(lowered, known, label)
+    return launches(lowered, known, context.label)
 
 
 def cycles(
-    program: Program,
-    operands: Mapping[str, Operand],
-    *,
-    label: str,
-    batch: int,
-    tuning: Tuning,
-    accumulate: Collection[str] = (),
+    program: Program, operands: Mapping[str, Operand], context: Context, accumulate: Collection[str] = ()
 ) -> float:
-    """What the launches of :func:`calls` should take in all, in cycles of a compute unit (costs.py)."""
-    return _lowered_for(program, operands, label, batch, tuning, accumulate)[1]
+    """Return the predicted time of the launches of :func:`calls`, in cycles of a compute unit (costs.py)."""
+    return _lowered_for(program, operands, context, accumulate)[1]
 
 
 def launches(lowered: LoweredProgram, operands: Mapping[str, Operand], label: str) -> list[KernelCall]:
@@ -218,25 +222,17 @@ def _require(tensor: Tensor, holds: bool, **received: int | tuple[int, ...]) -> 
         raise ShapeError(f"tensor {tensor.name}", rule, hint=None, shape=tensor.shape, **received)
 
 
-def _own(memory: Callable[[str, int, int], Array], name: str, elements: int, batch: int) -> Array:
-    return memory(name, 0, elements // batch) if batch else memory(name, elements, 0)
-
-
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 
 def _lowered_for(
-    program: Program,
-    operands: Mapping[str, Operand],
-    label: str,
-    batch: int,
-    tuning: Tuning,
-    accumulate: Collection[str],
+    program: Program, operands: Mapping[str, Operand], context: Context, accumulate: Collection[str]
 ) -> tuple[LoweredProgram, float]:
-    """A program for where its operands lie, and the cycles that its launches should take."""
-    aliases = _aliases(program, operands, label)
+    """Lower a program for the places of its operands; return it and the cycles that its launches should take."""
+    aliases = _aliases(program, operands, context.label)
     tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
-    places = tuple((name, _place(operands[name], tensor, batch)) for name, tensor in tensors.items())
+    places = tuple((name, _place(operands[name], tensor, context.batch)) for name, tensor in tensors.items())
+    tuning = context.tuning
     broken = frozenset(fault.way for fault in tuning.choices.broken if fault.way.variant == _VARIANT)
     return _lowered(accumulating(program, accumulate), places, aliases, tuning.model, broken)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from blobnet.contraction.form import Program, Shape
 from blobnet.contraction.reference import Array, run
 from blobnet.contraction.syntax import Name, names_in, parse
 from blobnet.errors import ContractionError, DataError, OptionError, near_matches
+from blobnet.support import running
 
 if TYPE_CHECKING:
     from blobnet.device.device import Device
@@ -141,8 +141,7 @@ class Function:
             DeviceError: there is no such device, or it has no room for the arrays.
         """
         values = _numbers(arrays)
-        found: dict[str, npt.NDArray[np.float32]] = _run_on(device, self.program(**_shapes(values)), values)
-        return found
+        return running.run_program(self.program(**_shapes(values)), values, device)
 
     def gradients(
         self,
@@ -162,7 +161,7 @@ class Function:
             DeviceError: as for a call.
         """
         program, values, names = self._with_deltas(arrays, deltas)
-        found = _run_on(device, differentiate(program), values)
+        found = running.run_program(differentiate(program), values, device)
         return {name: found[names[name]] for name in self.inputs}
 
     def reference(self, /, **arrays: npt.ArrayLike) -> dict[str, Array]:
@@ -210,11 +209,6 @@ class Function:
                 raise DataError(tensor.name, f"its delta must have its shape {tensor.shape}", shape=received)
             values[names[tensor.name]] = given[tensor.name]
         return program, values, names
-
-
-def _run_on(device: Device | str | None, program: Program, values: Mapping[str, npt.NDArray[np.generic]]) -> Any:
-    """Runs a program. NOTE: imported here, since all else is of use where there is no OpenCL."""
-    return importlib.import_module("blobnet.execution.contractions").run(program, values, device)
 
 
 def _numbers(arrays: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[np.generic]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from blobnet.contraction import function
-from blobnet.contraction.calls import calls
+from blobnet.contraction.calls import Context, calls
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Program
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
@@ -67,15 +67,8 @@ class Compiled(Implementation):
         """The launches of a program, whose inputs are only those that it reads."""
         read = {read.tensor.name for statement in program.statements for read in statement.reads}
         inputs, operation = tuple(tensor for tensor in program.inputs if tensor.name in read), self.operation
-        return calls(
-            replace(program, inputs=inputs),
-            operands,
-            label=operation.label,
-            batch=operation.batch_size,
-            memory=operation.memory,
-            tuning=operation.tuning,
-            accumulate=accumulate,
-        )
+        context = Context(operation.label, operation.batch_size, operation.memory, operation.tuning)
+        return calls(replace(program, inputs=inputs), operands, context, accumulate)
 
 
 def _program(operation: Operation, tail: Tail | None = None) -> Program:

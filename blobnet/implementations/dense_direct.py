@@ -50,4 +50,4 @@ class DenseDirect(Implementation):
         width, height, samples = counts.get("VECTORS", 1) * local, counts.get("UNITS", 1), tile.get("SAMPLES", 1)
         size = GlobalSize(width, height, per_sample="SAMPLES" in tile, samples=samples)
         facts = {"ROWS": rows, "ROW_ELEMENTS": run, "LANES": lanes, **{f"BLOCK_{side}": tile[side] for side in sides}}
-        return [operation.call(self.kernel, size, local, facts)]
+        return [operation.call(self.kernel, size, local, **facts)]

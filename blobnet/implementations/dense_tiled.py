@@ -56,11 +56,11 @@ class DenseTiled(Implementation):
         operation, tile, values, splits = self.operation, self.tile, self.values, self.splits
         if operation.direction == BACKWARD_WEIGHTS:
             size = GlobalSize(tile.count(operation.units, operation.columns) * tile.items, per_sample=False)
-            return [operation.call(self.kernel, size, tile.items, tile.macros), *operation.bias_gradient()]
+            return [operation.call(self.kernel, size, tile.items, **tile.macros), *operation.bias_gradient()]
         partials = operation.memory(f"{operation.direction} partials", per_sample=splits * values)
         facts = {"UNITS": values, "ELEMENTS": values, "SPLITS": splits, **tile.macros}
         size = GlobalSize(tile.count(operation.batch_size, values) * tile.items, splits, per_sample=False)
         return [
-            operation.call(self.kernel, size, tile.items, facts, PARTIALS=partials),
-            operation.call("dense/split_sum", GlobalSize(values), 64, facts, PARTIALS=partials),
+            operation.call(self.kernel, size, tile.items, PARTIALS=partials, **facts),
+            operation.call("dense/split_sum", GlobalSize(values), 64, PARTIALS=partials, **facts),
         ]

@@ -53,4 +53,4 @@ class Depthwise(Implementation):
         most = max(1, min(planes * parts // wanted, output.units))
         at_once = max(count for count in range(1, most + 1) if output.units % count == 0)
         facts = {"LANES": self.tile.vectors, "BLOCK_ROWS": block_rows, "ROWS": rows, "UNITS_AT_ONCE": at_once}
-        return [operation.call(self.kernel, GlobalSize(1, parts, output.units // at_once), None, facts)]
+        return [operation.call(self.kernel, GlobalSize(1, parts, output.units // at_once), **facts)]

@@ -124,7 +124,7 @@ class Direct(Implementation):
         lanes = 1 << (min(self.layout.width.size, operation.tuning.of(kernel)["MAXIMUM_LANES"]).bit_length() - 1)
         size, label = GlobalSize(1, 1, self.layout.unit_count), f"{operation.label}: split"
         # Padding is part of the phases.
-        call = operation.call(kernel, size, None, {}, label, LANES=lanes, PHASES=blob)
+        call = operation.call(kernel, size, None, label, LANES=lanes, PHASES=blob)
         return blob, {"PAD_TOP": 0, "PAD_LEFT": 0}, [call]
 
     def calls(self) -> list[KernelCall]:
@@ -143,7 +143,7 @@ class Direct(Implementation):
             facts = part.tile.macros | order | part.phase.macros | macros
             facts |= {"FLAT": int(part.flat), "BLOCKS_AT_ONCE": at_once}
             # Backward data, which copies nothing, reads the delta and knows no INPUT.
-            calls.append(operation.call(self.kernel, GlobalSize(-(-count // at_once)), None, facts, INPUT=blob))
+            calls.append(operation.call(self.kernel, GlobalSize(-(-count // at_once)), INPUT=blob, **facts))
         return calls
 
 
@@ -185,7 +185,7 @@ class _Gradient(Direct):
         own = {"LANES": self.width, "BLOCK_COLUMNS": tile.vectors, "BLOCK_UNITS": tile.units}
         facts = {**macros, **order, **own, "FLAT": int(self.runs == 1), "PIECE": piece}
         work = GlobalSize(*size, splits, per_sample=False)
-        return [*copy, *operation.summed(splits, self.kernel, work, None, facts, INPUT=blob)]
+        return [*copy, *operation.summed("weight", splits, self.kernel, work, INPUT=blob, **facts)]
 
 
 def _elements(layout: BlobLayout) -> int:

@@ -71,4 +71,4 @@ class Dot(Implementation):
             items //= 2
         size = GlobalSize(items * operation.groups * operation.units)
         window = {"LANES": self.lanes_read, "READS": self.reads, "SKEW": self.skew}
-        return [operation.call("convolution/forward_dot_local", size, items, window, ITEM_UNITS=units, RUN=run)]
+        return [operation.call("convolution/forward_dot_local", size, items, ITEM_UNITS=units, RUN=run, **window)]

@@ -61,9 +61,9 @@ class Gathered(Implementation):
         macros["SOURCE_PITCH"] = layout.width.memory
         size = GlobalSize(self.samples // tile.lanes, units=operation.source.shape.units, per_sample=False)
         label = f"{operation.label}: gather"
-        calls = [operation.call("blob/gather", size, None, macros, label, INPUT=operation.source, GATHERED=gathered)]
+        calls = [operation.call("blob/gather", size, None, label, INPUT=operation.source, GATHERED=gathered, **macros)]
         blocks = operation.groups * -(-operation.units // tile.units)
         for phase in operation.phases:
             size = GlobalSize(phase.vertical.size * phase.horizontal.size, blocks, samples=tile.values)
-            calls.append(operation.call(self.kernel, size, None, macros | phase.macros, GATHERED=gathered))
+            calls.append(operation.call(self.kernel, size, GATHERED=gathered, **macros | phase.macros))
         return calls if operation.phases else []

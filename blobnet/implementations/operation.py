@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from types import MappingProxyType
 from typing import Any
 
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD
@@ -256,7 +255,6 @@ class Operation:
         kernel: str,
         size: GlobalSize,
         local: int | tuple[int, int, int] | None = None,
-        facts: Mapping[str, Macro] = MappingProxyType({}),
         label: str = "",
         samples: range | None = None,
         /,
@@ -268,25 +266,23 @@ class Operation:
             kernel: its name. Roles and macros that its header lists are the operation's, unless they are given here.
             size: its work-items.
             local: those of a group, along the width alone if it is an int; None: as the driver likes.
-            facts: more macros, of which the kernel gets those that its header lists.
             label: for people, instead of the operation's.
             samples: those that it takes, None: all.
-            given: roles and macros that the operation does not know, or knows otherwise.
+            given: more roles and macros, of which the kernel gets those that its header lists.
         """
         header = load(kernel)
-        known, asked = {**self.blobs, **given}, {**self.macros, **facts}
+        known = {**self.macros, **self.blobs, **given}
         blobs = {role: item for role in header.blobs if isinstance(item := known.get(role), Blob)}
         arrays = {
             role: item if isinstance(item := given.get(role), Array) else self.parameter(role) for role in header.arrays
         }
-        macros = {name: asked[name] for name in (*header.macros, *header.sizes) if name in asked}
-        macros |= {name: value for name, value in given.items() if not isinstance(value, Blob | Array)}
+        macros: dict[str, Any] = {name: known[name] for name in (*header.macros, *header.sizes) if name in known}
         group = (local, 1, 1) if isinstance(local, int) else local
         tunables = self.tuning.of(kernel)
         call = KernelCall(kernel, label or self.label, size, blobs, arrays, macros, tunables, group, samples=samples)
         return with_epilogue(call, self.epilogue, self.bias_mode) if "FINISHED" in header.macros else call
 
-    def summed(self, splits: int, *launch: Any, name: str = "weight", **given: Blob) -> list[KernelCall]:
+    def summed(self, name: str, splits: int, /, *launch: Any, **given: Blob | Macro) -> list[KernelCall]:
         """A launch, as for :meth:`call`, that makes a parameter's gradient; in several ``splits``, and their sum's."""
         gradient = partials = self.parameter(f"{name.upper()}_GRADIENT")
         if splits > 1:
@@ -300,14 +296,14 @@ class Operation:
         if self.bias_mode == 2:
             size, local = elementwise_work(delta, self.tuning)
             gradient, size = self.parameter("BIAS_GRADIENT"), replace(size, per_sample=False)
-            return [self.call("gradient/position_bias", size, local, {}, label, GRADIENT=gradient)]
+            return [self.call("gradient/position_bias", size, local, label, GRADIENT=gradient)]
         tunables, cells = self.tuning.of(kernel), self.batch_size * delta.positions
         items = power_of_two(cells, tunables["GROUP_WIDTH"])
         # NOTE: a group whose work-items have less than a cell each takes as long, and there are more of them.
         most = min(self.batch_size, -(-cells // items))
         splits = splits_for(delta.units, tunables["TARGET_GROUPS"], most)
         size = GlobalSize(items, splits, delta.units, per_sample=False)
-        return self.summed(splits, kernel, size, items, {}, label, name="bias") if self.bias_mode else []
+        return self.summed("bias", splits, kernel, size, items, label) if self.bias_mode else []
 
     @property
     def blobs(self) -> dict[str, Blob]:

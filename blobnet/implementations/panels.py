@@ -73,8 +73,8 @@ class Panels(Implementation):
             kernel, label = "convolution/transpose_weight", f"{operation.label}: transpose"
             arrays["WEIGHT"] = weights = operation.memory("weights transposed", operation.weights)
             size = GlobalSize(-(-operation.depth // tile.lanes), operation.groups, per_sample=False)
-            calls = [operation.call(kernel, size, None, {}, label, LANES=tile.lanes, TRANSPOSED=weights)]
+            calls = [operation.call(kernel, size, None, label, LANES=tile.lanes, TRANSPOSED=weights)]
         size = GlobalSize(operation.groups * self.chunks, positions=operation.positions, tile=tile.values)
         facts = tile.macros | {"UNITS_AT_ONCE": self.units_at_once, "DEPTHS": self.depths}
         facts |= operation.phases[0].macros if operation.phases else {}
-        return [*calls, operation.call(self.kernel, size, None, facts, **arrays)]
+        return [*calls, operation.call(self.kernel, size, **arrays, **facts)]

@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from itertools import groupby
 
 from blobnet import implementations
 from blobnet.contraction import calls as compiled
 from blobnet.contraction import function as parsed
+from blobnet.contraction.calls import Context, Operand
 from blobnet.contraction.form import Apply, Program, Read, Statement, Tensor
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.compiled import Compiled
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.recognition import Convolution, convolution_of
 from blobnet.launch.elementwise import EpilogueOp, fits, statements
-from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning
+from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall
 from blobnet.launch.task import Task, convolution_text
 from blobnet.memory.blob import FLOAT32, BlobLayout, Halo, Shape
 from blobnet.support.formatting import size_text
-
-Operand = Blob | Array
-Memory = Callable[[str, int, int], Array]
-
-
-@dataclass(frozen=True)
-class Context:
-    """What all launches of a program have in common.
-
-    Attributes:
-        name: the layer's.
-        label: for people, ``conv1 forward``; also the name under which memory is asked for.
-        batch: the plan's samples; a batch may have fewer.
-        memory: gives (name, elements, per_sample) room, as :meth:`blobnet.layers.base.LayerContext.memory` does.
-        tuning: whose model says for which device.
-    """
-
-    name: str
-    label: str
-    batch: int
-    memory: Memory
-    tuning: Tuning
 
 
 def calls(
@@ -155,14 +133,7 @@ class _Pieces:
         context, operands, made = self._context, {**self._own, **self._operands}, list[KernelCall]()
         for piece in self._pieces:
             if isinstance(piece, Program):
-                made += compiled.calls(
-                    piece,
-                    operands,
-                    label=context.label,
-                    batch=context.batch,
-                    memory=context.memory,
-                    tuning=context.tuning,
-                )
+                made += compiled.calls(piece, operands, context)
             else:
                 made += implementations.calls_of(piece, task_of(piece.operation))
         return made

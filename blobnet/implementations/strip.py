@@ -59,7 +59,7 @@ class Strip(Implementation):
             strips = operation.batch_size * -(-result.height // strip) * result.width
             splits = splits_for(pairs, 2048, min(128, -(-strips // _SUMMING)))
             size = GlobalSize(_SUMMING, splits, pairs, per_sample=False)
-            return operation.summed(splits, self.kernel, size, _SUMMING, {"STRIP": strip})
+            return operation.summed("weight", splits, self.kernel, size, _SUMMING, STRIP=strip)
         rows, columns, strip = self._strips()
         local = group_size(operation.tuning.model)
         size = GlobalSize(local, positions=columns * -(-rows // strip) * operation.groups, tile=local)

@@ -146,7 +146,7 @@ class Tiled(Implementation):
         # Multiplies the delta with the input over all positions.
         width = tile.count(operation.units, operation.columns) * tile.items
         size = GlobalSize(width, self.splits, operation.groups, per_sample=False)
-        return operation.summed(self.splits, self.kernel, size, tile.items, tile.macros)
+        return operation.summed("weight", self.splits, self.kernel, size, tile.items, **tile.macros)
 
     def addresses(self, phase: Phase) -> dict[str, Macro]:
         """The macro of addresses: in few instructions unless a table of rows takes much room.
@@ -198,22 +198,22 @@ class Tiled(Implementation):
             kernel, label = "convolution/split_sum", f"{operation.label}: sum"
             arrays["PARTIALS"] = operation.memory(f"{operation.direction} partials", per_sample=splits * shape.elements)
             work = cell_work(kernel, shape, operation.tuning)
-            others.append(operation.call(kernel, *work, macros, label, PARTIALS=arrays["PARTIALS"]))
+            others.append(operation.call(kernel, *work, label, PARTIALS=arrays["PARTIALS"], **macros))
             operation = operation.plain
         for phase in self.phases(operation):
             facts = {**phase.macros, **macros, **self.addresses(phase), "ROW_POSITIONS": self.row(phase)}
             if phase.taps or splits > 1:
                 width, positions = tile.count(self.units, 1) * tile.items, self.positions(phase)
                 size = GlobalSize(width, operation.groups, splits, positions=positions, tile=tile.columns)
-                products.append(operation.call(self.kernel, size, tile.items, facts, **arrays))
+                products.append(operation.call(self.kernel, size, tile.items, **arrays, **facts))
             elif not operation.accumulate:
                 # What no tap meets is 0: one program for all of them. Of a product in splits, the partial sums must be.
                 cells = Shape(shape.units, phase.vertical.size, phase.horizontal.size)
                 work = elementwise_work(cells, operation.tuning)
-                others.append(operation.call("convolution/clear_phase", *work, facts))
+                others.append(operation.call("convolution/clear_phase", *work, **facts))
         if not products or self.in_place:
             return [*products, *others]
         items = operation.groups * (self.depth_rows + self.zero_rows) * self.unit_columns
         size, local = GlobalSize(items, per_sample=False), group_size(operation.tuning.model)
         facts, label = {**self.phases(operation)[0].macros, **macros}, f"{operation.label}: pack"
-        return [operation.call(self.packer, size, local, facts, label, PACKED=packed), *products, *others]
+        return [operation.call(self.packer, size, local, label, PACKED=packed, **facts), *products, *others]

@@ -63,4 +63,4 @@ class Unitwise(Implementation):
             ("convolution/unitwise_gradient", GlobalSize(vectors, delta.units, per_sample=False), ""),
         ]
         launches = launches[: 2 if in_place else 3]
-        return [operation.call(kernel, size, None, facts, label, **arrays) for kernel, size, label in launches]
+        return [operation.call(kernel, size, None, label, **arrays, **facts) for kernel, size, label in launches]

@@ -199,7 +199,7 @@ class Winograd(Implementation):
         facts |= {"GROUP_UNITS": operation.units, "GROUP_DEPTH": operation.depth}
         facts |= {"UNITS": self.units, "DEPTH": self.depth, "COLUMNS": self.depth}
         label = f"{operation.name} {operation.direction}{note}"
-        return operation.call(kernel, size, local, facts, label, samples, **given)
+        return operation.call(kernel, size, local, label, samples, **{**facts, **given})
 
     def _patch(self, samples: range, blob: Blob, to: Array, units: int, *, delta: bool = False) -> KernelCall:
         """Transforms the patches of a blob, for ``units`` a group; they begin with the first cell that a result reads.

@@ -34,7 +34,7 @@ from blobnet.contraction.form import Apply, Expression, Number, Program, Read, T
 from blobnet.contraction.functions import FUNCTIONS
 from blobnet.contraction.training import Passes, passes
 from blobnet.errors import ContractionError, ShapeError, near_matches
-from blobnet.implementations.programs import Context, calls
+from blobnet.implementations.programs import calls
 from blobnet.implementations.recognition import convolution_of
 from blobnet.launch.elementwise import EpilogueOp, renamed
 from blobnet.launch.kernel_call import Array, Blob, KernelCall
@@ -206,7 +206,7 @@ class ContractionLayer(Layer):
             # The passes of one direction may need different work space.
             return site.memory(f"{name} of {', '.join(made)}", elements, per_sample)
 
-        context = Context(site.name, f"{site.name} {direction}", site.batch_size, memory, site.tuning)
+        context = compiled.Context(f"{site.name} {direction}", site.batch_size, memory, site.tuning, site.name)
         accumulate = [name for name, _, is_added in wanted if is_added and name in made]
         return calls(part, operands, context, accumulate, steps)
 

@@ -113,10 +113,8 @@ class Expression(Loss):
         }
         if delta:
             operands[steps.deltas[values.name]] = delta
-        parts = [
-            compiled.calls(part, operands, label="Expression loss", batch=batch_size, memory=memory, tuning=tuning)
-            for part in (steps.forward, *steps.gradients)
-        ]
+        context = compiled.Context("Expression loss", batch_size, memory, tuning)
+        parts = [compiled.calls(part, operands, context) for part in (steps.forward, *steps.gradients)]
         metrics = KernelCall(
             self.kernel,
             "Expression loss metrics",

@@ -97,11 +97,8 @@ class _Contracted(Layer):
         return compiled.calls(
             program,
             operands,
-            label=f"{site.name} {what}",
-            batch=site.batch_size + self.spare,
-            memory=site.memory,
-            tuning=site.tuning,
-            accumulate=list(results) if what == "backward data" and site.accumulate[0] else (),
+            compiled.Context(f"{site.name} {what}", site.batch_size + self.spare, site.memory, site.tuning),
+            list(results) if what == "backward data" and site.accumulate[0] else (),
         )
 
     def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
@@ -370,10 +367,7 @@ def small_calls(layer: _Contracted, shape: Shape, tuning: Tuning | None = None, 
     return compiled.calls(
         layer.program([shape], 4),
         {name: blob for name, blob in {**operands, **changed}.items() if blob},
-        label="conv forward",
-        batch=4,
-        memory=lambda name, elements, per_sample: Array(name, elements, per_sample),
-        tuning=tuning or Tuning(),
+        compiled.Context("conv forward", 4, Array, tuning or Tuning()),
     )
 
 
@@ -407,8 +401,5 @@ def test_calls_that_make_no_sense() -> None:
         compiled.calls(
             mixed,
             {"I": blob, "R": replace(blob, storage="r")},
-            label="mix",
-            batch=4,
-            memory=lambda name, elements, per_sample: Array(name, elements, per_sample),
-            tuning=Tuning(),
+            compiled.Context("mix", 4, Array, Tuning()),
         )
