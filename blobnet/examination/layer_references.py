@@ -140,8 +140,7 @@ def of_convolution(layer: Conv1D | Conv2D, shape: Shape) -> Reference:
         return convolution.conv2d(inputs[0], *unpacked(parameters), **settings)
 
     def backward(inputs: Inputs, parameters: Parameters, delta: Float64Array) -> Backward:
-        found = convolution.conv2d_backward(inputs[0], *unpacked(parameters), delta, **settings)
-        return [found[0]], {"weight": found[1]} if found[2] is None else {"weight": found[1], "bias": found[2]}
+        return _named(*convolution.conv2d_backward(inputs[0], *unpacked(parameters), delta, **settings))
 
     return Reference(forward, backward)
 
@@ -154,10 +153,13 @@ def of_dense() -> Reference:
 
     def backward(inputs: Inputs, parameters: Parameters, delta: Float64Array) -> Backward:
         delta = delta.reshape(len(delta), -1)
-        found = dense.dense_backward(inputs[0], parameters["weight"], parameters.get("bias"), delta)
-        return [found[0]], {"weight": found[1]} if found[2] is None else {"weight": found[1], "bias": found[2]}
+        return _named(*dense.dense_backward(inputs[0], parameters["weight"], parameters.get("bias"), delta))
 
     return Reference(forward, backward)
+
+
+def _named(delta: Float64Array, weight: Float64Array, bias: Float64Array | None) -> Backward:
+    return [delta], {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
 
 
 # -- others ------------------------------------------------------------------------------------------------------------
@@ -165,11 +167,8 @@ def of_dense() -> Reference:
 
 def window(layer: Pool) -> tuple[Pair, Pair]:
     """Size and stride of a pool as (vertical, horizontal)."""
-    sizes = []
-    for value in (layer.pool_size, layer.pool_size if layer.stride is None else layer.stride):
-        both = value if isinstance(value, tuple) else (value, value)
-        sizes.append((1, both[1]) if layer.rank == 1 else both)
-    return sizes[0], sizes[1]
+    size = as_pair(layer.pool_size, layer.rank)
+    return size, size if layer.stride is None else as_pair(layer.stride, layer.rank)
 
 
 def of_pool(layer: Pool, padding: Sides) -> Reference:

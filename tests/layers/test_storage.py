@@ -47,21 +47,29 @@ from tests.reference import joins
 from tests.reference.compare import assert_close
 
 Float64Array = npt.NDArray[np.float64]
+
+
+def of_function(name: str, x: Float64Array, delta: Float64Array) -> tuple[Float64Array, list[Float64Array]]:
+    """An activation, and its derivative."""
+    forward, backward = activation.named(name)
+    return forward(x), [backward(x, delta)]
+
+
 LAYERS: dict[str, tuple[Layer, Sequence[Shape], Callable[..., tuple[Float64Array, list[Float64Array]]]]] = {
     "tanh": (
         Activation("tanh"),
         [Shape(3, 5, 7)],
-        lambda delta, x: (activation.tanh(x), [activation.tanh_backward(x, delta)]),
+        lambda delta, x: of_function("tanh", x, delta),
     ),
     "gelu of three axes": (
         Activation("gelu"),
         [Shape(3, 2, 5, 7)],
-        lambda delta, x: (activation.gelu(x), [activation.gelu_backward(x, delta)]),
+        lambda delta, x: of_function("gelu", x, delta),
     ),
     "softmax": (
         Activation("softmax"),
         [Shape(5, 3, 4)],
-        lambda delta, x: (activation.softmax(x), [activation.softmax_backward(x, delta)]),
+        lambda delta, x: of_function("softmax", x, delta),
     ),
     "add": (Add(), [Shape(3, 5, 7)] * 3, lambda delta, *xs: (joins.add(xs), joins.add_backward(xs, delta))),
     "concat": (

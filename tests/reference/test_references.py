@@ -332,7 +332,7 @@ KINKS = np.array([-30.0, -6.0, -3.0, -1.0, -0.0, 0.0, 0.5, 1.5, 3.0, 6.0, 6.5, 1
 @pytest.mark.parametrize("seed", range(2), ids="seed{}".format)
 @pytest.mark.parametrize("name", activation.ACTIVATIONS)
 def test_activation_differences(name: str, seed: int) -> None:
-    forward, backward = activation.ACTIVATIONS[name]
+    forward, backward = activation.named(name)
     random = np.random.default_rng(seed)
     x, delta = 4.0 * random.standard_normal((2, 4, 3, 5)), random.standard_normal((2, 4, 3, 5))
     check_gradient(forward, x, delta, backward(x, delta))
@@ -342,7 +342,7 @@ def test_activation_differences(name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", activation.ACTIVATIONS)
 def test_activation_torch(torch: Any, name: str, seed: int) -> None:
     """Random values, and the kinks themselves."""
-    forward, backward = activation.ACTIVATIONS[name]
+    forward, backward = activation.named(name)
     random = np.random.default_rng(seed)
 
     def function(x: Any) -> Any:
@@ -366,23 +366,26 @@ def test_activation_torch(torch: Any, name: str, seed: int) -> None:
 @pytest.mark.parametrize("name", activation.ACTIVATIONS)
 def test_activation_extremes(name: str) -> None:
     """No overflow and no NaN at +-1e4."""
-    forward, backward = activation.ACTIVATIONS[name]
+    forward, backward = activation.named(name)
     x = np.array([[1e4, -1e4], [-750.0, 750.0]])
     assert np.isfinite(forward(x)).all()
     assert np.isfinite(backward(x, np.ones_like(x))).all()
 
 
-def test_activation_options(torch: Any) -> None:
+@pytest.mark.parametrize(
+    ("text", "function", "numbers"),
+    [
+        ("leaky_relu(0.3)", "leaky_relu", (0.3,)),
+        ("relu(0.7)", "hardtanh", (0.0, 0.7)),
+        ("elu(1.7)", "elu", (1.7,)),
+    ],
+)
+def test_activation_options(torch: Any, text: str, function: str, numbers: tuple[float, ...]) -> None:
     x, delta = np.random.default_rng(0).standard_normal((2, 3, 4, 5))[:, None]
-    y, (dx,) = torch_gradients(torch, lambda x: torch.nn.functional.leaky_relu(x, 0.3), [x], delta)
-    check(activation.leaky_relu(x, 0.3), y, "leaky_relu")
-    check(activation.leaky_relu_backward(x, delta, 0.3), dx, "leaky_relu: dx")
-    y, (dx,) = torch_gradients(torch, lambda x: torch.nn.functional.hardtanh(x, 0.0, 0.7), [x], delta)
-    check(activation.limited_relu(x, 0.7), y, "limited relu")
-    check(activation.limited_relu_backward(x, delta, 0.7), dx, "limited relu: dx")
-    y, (dx,) = torch_gradients(torch, lambda x: torch.nn.functional.elu(x, 1.7), [x], delta)
-    check(activation.elu(x, 1.7), y, "elu")
-    check(activation.elu_backward(x, delta, 1.7), dx, "elu: dx")
+    forward, backward = activation.named(text)
+    y, (dx,) = torch_gradients(torch, lambda x: getattr(torch.nn.functional, function)(x, *numbers), [x], delta)
+    check(forward(x), y, text)
+    check(backward(x, delta), dx, f"{text}: dx")
 
 
 # -- joins -----------------------------------------------------------------------------------------------------------
@@ -799,7 +802,7 @@ def test_float32_is_computed_in_float64() -> None:
         (lambda x: losses.dice(x, np.array([0, 2])), (flat[:2],)),
         (lambda x: losses.cross_entropy(x, np.array([0, 2])), (flat[:2],)),
     ]
-    for forward, backward in activation.ACTIVATIONS.values():
+    for forward, backward in map(activation.named, activation.ACTIVATIONS):
         calls += [(forward, (x,)), (backward, (x, delta))]
     for number, (function, arrays) in enumerate(calls):
         low, high = function(*arrays), function(*(float64(array) for array in arrays))

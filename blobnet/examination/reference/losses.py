@@ -110,42 +110,44 @@ def _planes(rows: FloatArray, shape: tuple[int, ...]) -> FloatArray:
 
 def binary_cross_entropy(logits: FloatArray, targets: FloatArray) -> tuple[float, FloatArray]:
     """Two arrays of one shape -> the mean over all elements of log(1 + exp(x)) - x * t."""
-    _check_shapes(logits, targets)
-    logits, targets = float64(logits), float64(targets)
-    loss = (np.logaddexp(0.0, logits) - logits * targets).mean()
-    return float(loss), float64((sigmoid(logits) - targets) / logits.size)
+    logits, targets = _pair(logits, targets)
+    return _mean(np.logaddexp(0.0, logits) - logits * targets, sigmoid(logits) - targets)
 
 
 def mean_squared_error(predictions: FloatArray, targets: FloatArray) -> tuple[float, FloatArray]:
     """Two arrays of one shape -> the mean over all elements of (prediction - target)^2."""
-    _check_shapes(predictions, targets)
-    difference = float64(predictions) - float64(targets)
-    return float((difference**2).mean()), 2.0 * difference / difference.size
+    difference = np.subtract(*_pair(predictions, targets))
+    return _mean(difference**2, 2.0 * difference)
 
 
 def mean_absolute_error(predictions: FloatArray, targets: FloatArray) -> tuple[float, FloatArray]:
     """Two arrays of one shape -> the mean over all elements of |prediction - target|."""
-    _check_shapes(predictions, targets)
-    difference = float64(predictions) - float64(targets)
-    return float(np.abs(difference).mean()), np.sign(difference) / difference.size
+    difference = np.subtract(*_pair(predictions, targets))
+    return _mean(np.abs(difference), np.sign(difference))
 
 
 def expression(outputs: FloatArray, targets: FloatArray) -> tuple[float, FloatArray]:
     """Charbonnier's, sqrt(d^2 + 1/4), as :data:`blobnet.losses.expression.CHARBONNIER` says it."""
-    distance = float64(outputs) - targets
-    roots = np.sqrt(np.square(distance) + 0.25)
-    return float(roots.mean()), distance / roots / distance.size
+    difference = np.subtract(*_pair(outputs, targets))
+    roots = np.sqrt(difference**2 + 0.25)
+    return _mean(roots, difference / roots)
 
 
 def huber(predictions: FloatArray, targets: FloatArray, *, delta: float = 1.0) -> tuple[float, FloatArray]:
     """Two arrays of one shape -> the mean over all elements of d^2 / 2, or delta * (|d| - delta / 2) beyond it."""
-    _check_shapes(predictions, targets)
-    difference = float64(predictions) - float64(targets)
+    difference = np.subtract(*_pair(predictions, targets))
     distance = np.abs(difference)
     loss = np.where(distance <= delta, difference**2 / 2, delta * (distance - delta / 2))
-    return float(loss.mean()), np.clip(difference, -delta, delta) / difference.size
+    return _mean(loss, np.clip(difference, -delta, delta))
 
 
-def _check_shapes(first: FloatArray, second: FloatArray) -> None:
+def _pair(first: FloatArray, second: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Two arrays of one shape, in float64."""
     if first.shape != second.shape:
         raise ValueError(f"shapes differ: {first.shape} and {second.shape}")
+    return float64(first), float64(second)
+
+
+def _mean(losses: FloatArray, slopes: FloatArray) -> tuple[float, FloatArray]:
+    """The mean of a loss of each element, and its derivative."""
+    return float(losses.mean()), float64(slopes / slopes.size)
