@@ -34,10 +34,10 @@ from tests.kinds import tuning_for
 if TYPE_CHECKING:
     from blobnet.device.device import Device
     from blobnet.device.memory import Guarded
-    from blobnet.examination.measured import Bench
     from blobnet.implementations.base import Implementation
     from blobnet.launch.kernel_call import KernelCall, Tuning
     from blobnet.losses import Loss
+    from tests.layers.arranged import Bench
     from tests.layers.test_every_implementation import Drawn
 
 LIBRARY = Path("/usr/lib/oclgrind/liboclgrind-rt-icd.so")
@@ -218,7 +218,7 @@ def layer_cases() -> Iterator[tuple[Any, Any, int]]:
 
 def run_layer(device: Device, layer: Any, shapes: Any, count: int, arrangement: Any, tuning: Tuning) -> None:
     """All phases of a layer."""
-    from blobnet.examination.measured import Bench, make_problem
+    from tests.layers.arranged import Bench, make_problem
 
     run_bench(Bench(device, make_problem(layer, shapes, count=count), arrangement, tuning))
 
@@ -256,8 +256,8 @@ def run_implementation(
     Weights lie in memory as blobs do.
     """
     from blobnet.examination.checks import PHASE_OF
-    from blobnet.examination.measured import Bench, make_problem
     from blobnet.implementations import IMPLEMENTATIONS
+    from tests.layers.arranged import Bench, make_problem
 
     layer, shape, count = case
     problem = make_problem(layer, [shape], count=count, storage=tuning.storage, weights=tuning.storage)
@@ -272,7 +272,7 @@ def run_bench(bench: Bench) -> None:
     """All phases of a layer that has its memory."""
     bench.load()
     bench.run("forward", debug=False)
-    if not bench.arrangement.training:
+    if not bench.full.training:
         return
     bench.load_deltas()
     bench.run("backward parameters", debug=False)
@@ -348,10 +348,10 @@ def cases(
     The last ones see that nothing was missed. ``kernels`` are the names of those that were launched so far.
     """
     from blobnet import layers, losses
-    from blobnet.examination.measured import Arrangement
     from blobnet.implementations import IMPLEMENTATIONS
     from blobnet.launch.kernel_source import all_kernels, load
     from blobnet.memory.blob import FLOAT16, FLOAT32, Shape
+    from tests.layers.arranged import Arrangement
     from tests.layers.test_every_implementation import FLOAT32_ALONE
     from tests.layers.test_every_kernel import compared_calls
 

@@ -15,20 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.device.device import Device
-from blobnet.examination.measured import (
-    Arrangement,
-    Bench,
-    Problem,
-    bits,
-    function_step,
-    in_memory,
-    make_problem,
-    placed,
-)
+from blobnet.examination.measured import Problem, bits, in_memory
 from blobnet.examination.reference.activation import named
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement
 from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
+from tests.layers.arranged import Arrangement, Bench, function_step, make_problem, placed
 from tests.reference.compare import assert_close
 
 Float64Array = npt.NDArray[np.float64]
@@ -221,7 +213,7 @@ class _References:
 
     def backward(self, bench: Bench) -> tuple[list[Float64Array], dict[str, Float64Array]]:
         """Deltas and gradients, through the activation behind the layer if its backward calls go through it."""
-        return self._backward_through(bench.arrangement.activation if bench.site.fused_activations else None)
+        return self._backward_through(bench.full.activation if bench.site.fused_activations else None)
 
     @cache  # noqa: B019 - it lives as long as one test.
     def _backward_through(self, function: str | None) -> tuple[list[Float64Array], dict[str, Float64Array]]:
@@ -250,7 +242,7 @@ class _References:
     def check_state(self, bench: Bench) -> None:
         for spec in self.problem.specs:
             actual = bench.parameter("parameters", spec.name)
-            if spec.name in self.state and bench.arrangement.training:
+            if spec.name in self.state and bench.full.training:
                 expected = np.asarray(self.state[spec.name], np.float64).reshape(spec.shape)
                 self.close(actual, expected, f"{bench.name}: new {spec.name}")
             else:
@@ -291,10 +283,10 @@ def _run_twice(bench: Bench, references: _References, backward: bool) -> Run:
     for debug in (True, False):
         bench.load()
         bench.run("forward", debug=debug)
-        run = Run(bench.arrangement, bench.calls, references.check_output(bench))
+        run = Run(bench.full, bench.calls, references.check_output(bench))
         references.check_state(bench)
         seen = dict(bench.mirror)
-        if backward and bench.arrangement.training:
+        if backward and bench.full.training:
             bench.load_deltas()
             bench.run("backward parameters", debug=debug)
             run = replace(run, gradients=references.check_gradients(bench))
@@ -311,7 +303,7 @@ def _run_twice(bench: Bench, references: _References, backward: bool) -> Run:
 
 def _check_launches(bench: Bench, run: Run) -> None:
     """SHARED and CONCAT need no launch, and an input without a delta gets none."""
-    layer, arrangement = bench.problem.layer, bench.arrangement
+    layer, arrangement = bench.problem.layer, bench.full
     free = (Placement.SHARED, Placement.CONCAT)
     if arrangement.by_placement and placed(bench.problem, arrangement.training) in free:
         assert not run.calls["forward"], f"{bench.name}: forward must launch nothing"

@@ -10,12 +10,12 @@ import numpy as np
 
 from blobnet.device.device import Device
 from blobnet.examination.checks import one_of
-from blobnet.examination.measured import Arrangement, Bench, make_problem
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer
 from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
+from tests.layers.arranged import Arrangement, Bench, make_problem
 
 #: What a case has, as (of what, which); a test wants a set of them from its cases.
 Traits = set[tuple[str, Any]]

@@ -14,7 +14,6 @@ from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.examination.checks import one_of
 from blobnet.examination.layer_references import arguments, reference_of, sides
-from blobnet.examination.measured import Arrangement, Bench, finishing
 from blobnet.implementations.base import FORWARD
 from blobnet.implementations.blocking import reads
 from blobnet.launch.kernel_call import Tuning
@@ -24,6 +23,7 @@ from blobnet.memory.blob import Shape
 from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
 from tests.kinds import kind_of, only, tuning_for
+from tests.layers.arranged import Arrangement, Bench, finishing
 from tests.layers.layer_contract import (
     ContractReport,
     Run,

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from blobnet.device.device import Device
-from blobnet.examination.measured import Arrangement
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
+from tests.layers.arranged import Arrangement
 from tests.layers.test_convolution import contract
 
 Case = tuple[Conv1D | Conv2D, Shape, int]

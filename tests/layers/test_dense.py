@@ -14,7 +14,6 @@ from blobnet.device.device import Device
 from blobnet.errors import OptionError
 from blobnet.examination.checks import one_of
 from blobnet.examination.layer_references import reference_of
-from blobnet.examination.measured import Arrangement, Bench, finishing, make_problem
 from blobnet.implementations.base import FORWARD, choose
 from blobnet.implementations.dense_tiled import TILES
 from blobnet.implementations.tile import Tile
@@ -27,6 +26,7 @@ from blobnet.model import Sequential
 from blobnet.network.parameters import parameter_table
 from blobnet.planning import make_plan
 from tests.kinds import as_gpu, tuning_for
+from tests.layers.arranged import Arrangement, Bench, finishing, make_problem
 from tests.layers.layer_contract import (
     ContractReport,
     check_central_differences,

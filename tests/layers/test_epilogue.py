@@ -11,7 +11,6 @@ import pytest
 from blobnet.device.device import Device
 from blobnet.errors import KernelError
 from blobnet.examination.layer_references import Float64Array
-from blobnet.examination.measured import BLOB_LINKS, Arrangement, Bench, function_step, make_problem
 from blobnet.launch.elementwise import PER_UNIT, SUM, EpilogueOp, row_call, with_epilogue
 from blobnet.launch.kernel_call import Array, Blob, Tuning, cell_call
 from blobnet.launch.kernel_source import load
@@ -34,6 +33,7 @@ from blobnet.layers.base import Layer
 from blobnet.memory.blob import BlobLayout, Shape
 from blobnet.model import Model
 from tests.kinds import tuning_for
+from tests.layers.arranged import BLOB_LINKS, Arrangement, Bench, function_step, make_problem
 from tests.layers.test_convolution import contract
 from tests.reference.compare import assert_close
 

@@ -15,7 +15,6 @@ from blobnet import layers
 from blobnet.contraction import Function
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, ContractionError, FileError, OptionError, ShapeError
-from blobnet.examination.measured import Arrangement
 from blobnet.execution.executor import Executor
 from blobnet.layers import base
 from blobnet.layers.activation import ACTIVATIONS, Activation
@@ -23,6 +22,7 @@ from blobnet.layers.lowered import spelled_out
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import Shape
 from blobnet.planning import make_plan
+from tests.layers.arranged import Arrangement
 from tests.layers.torch_contract import run_torch_contract
 
 DENSE = "function (I[N, C, ...], W[F, C]) -> (O) { O[n, f, ... : N, F, ...] = +(I[n, c, ...] * W[f, c]); }"

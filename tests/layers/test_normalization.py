@@ -12,7 +12,6 @@ import pytest
 from blobnet import layers, losses, planning
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
-from blobnet.examination.measured import Arrangement
 from blobnet.examination.reference import activation, normalization
 from blobnet.execution.executor import Executor
 from blobnet.launch import kernel_source
@@ -24,6 +23,7 @@ from blobnet.layers.base import LayerContext, ParameterSpec, Placement
 from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
 from blobnet.network import graph
 from tests.kinds import kind_of, tuning_for
+from tests.layers.arranged import Arrangement
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.reference.compare import assert_close
 

@@ -10,7 +10,6 @@ import pytest
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
 from blobnet.examination.layer_references import Pool, of_pool, window
-from blobnet.examination.measured import Arrangement, Bench, make_problem
 from blobnet.examination.reference import pooling
 from blobnet.examination.reference.windows import Sides
 from blobnet.launch.kernel_call import Tuning
@@ -31,6 +30,7 @@ from blobnet.memory.blob import FloatArray, Shape
 from blobnet.network.graph import sequential
 from blobnet.planning import make_plan
 from tests.kinds import kind_of, tuning_for
+from tests.layers.arranged import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import (
     check_central_differences,
     run_layer_contract,

@@ -11,11 +11,11 @@ import pytest
 
 from blobnet.device.device import Device
 from blobnet.errors import PromiseError
-from blobnet.examination.measured import Arrangement, Bench, make_problem
 from blobnet.execution.executor import check_promise
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.launch.kernel_source import load
 from blobnet.memory.blob import FLOAT16, BlobLayout, Shape
+from tests.layers.arranged import Arrangement, Bench, make_problem
 from tests.layers.toy_layer import BACKWARD, FORWARD, ToyLayer, use_kernels
 
 #: Mistake -> the rule that the message names, and the cell, of a blob of 2 units of 3 x 4 with halos and slack.

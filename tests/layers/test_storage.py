@@ -13,7 +13,6 @@ import pytest
 from blobnet import layers
 from blobnet.device.device import Device
 from blobnet.errors import KernelError, PlanError
-from blobnet.examination.measured import Arrangement, Bench, make_problem
 from blobnet.examination.reference import activation, pooling
 from blobnet.execution.executor import Executor
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall
@@ -41,6 +40,7 @@ from blobnet.planning.memory import Buffer
 from tests import networks as network
 from tests.kinds import tuning_for
 from tests.layers import test_normalization, test_operators
+from tests.layers.arranged import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import run_layer_contract
 from tests.layers.torch_contract import run_torch_contract
 from tests.reference import joins
