@@ -130,7 +130,7 @@ def _random_parameter(spec: ParameterSpec, generator: np.random.Generator) -> Fl
 Key: TypeAlias = tuple[str, int]
 
 
-class Places:
+class BlobPlaces:
     """Where the blobs of a problem lie in one arrangement.
 
     Args:
@@ -259,8 +259,8 @@ class Bench:
         #: The content of every buffer, as far as the host knows.
         self.mirror: dict[str, FloatArray] = {}
 
-    def _places(self) -> Places:
-        return Places(self.problem, self.arrangement, self._generator)
+    def _places(self) -> BlobPlaces:
+        return BlobPlaces(self.problem, self.arrangement, self._generator)
 
     def _site(self, blobs: Mapping[Key, Blob], tuning: Tuning) -> LayerContext:
         """The layer's context: that of a training which needs all deltas."""

@@ -169,7 +169,7 @@ class EpilogueValues:
         return np.asarray((values - mean) / np.sqrt(variance + self.EPSILON) * scale + shift)
 
 
-class Places(measured.Places):
+class BlobPlaces(measured.BlobPlaces):
     """The same, over one another where the layer allows that."""
 
     def __init__(self, problem: Problem, arrangement: Arrangement, generator: np.random.Generator) -> None:
@@ -235,8 +235,8 @@ class Bench(measured.Bench):
         self.residual: Blob | None = None
         super().__init__(device, problem, arrangement, tuning, as_planned=as_planned)
 
-    def _places(self) -> Places:
-        return Places(self.problem, self.full, self._generator)
+    def _places(self) -> BlobPlaces:
+        return BlobPlaces(self.problem, self.full, self._generator)
 
     def _site(self, blobs: Mapping[Key, Blob], tuning: Tuning) -> LayerContext:
         arrangement, layer = self.full, self.problem.layer
