@@ -408,7 +408,7 @@ class Model:
             replaced[start.name] = Input.of(Shape(now[0], *size), name=start.name)
         nodes = self.graph.nodes(self._weights, replaced)
         output = nodes[self.graph.output.name]
-        if output.layer.gives_probabilities:
+        if output.layer.nonlinearity and output.layer.nonlinearity.gives_probabilities:
             (output,) = output.inputs
         if output.shape.units != classes:
             rule = "the model's outputs must be those of its last layer with weights"

@@ -49,7 +49,7 @@ def _layer(
         mean, deviation = (_shaped(parameters[name], (1, -1, 1, 1)) for name in ("mean", "deviation"))
         return (_shaped(x, shape) - mean) / deviation
     if kind == "Activation":
-        return named(layer.activates or layer.function)[0](x)
+        return named(layer.nonlinearity.text)[0](x)
     if kind == "Add":
         return joins.add(inputs)
     if kind == "Concat":

@@ -261,7 +261,7 @@ class SymbolicMemory:
             return _cut(call, inputs[0], shape) if inputs else np.zeros(shape, np.uint64)
         if call.kernel == "activation/backward":
             assert isinstance(call.owner, Activation)
-            return _through(call.owner.step, *inputs)
+            return _through(call.owner.nonlinearity.step, *inputs)
         residual = inputs.pop() if call.macros.get("HAS_RESIDUAL") else None
         numbers = {role: words[role] for role in words if _OF_UNITS.search(role)}
         own = [words[role] for role in words if role not in numbers]
@@ -292,7 +292,8 @@ class SymbolicMemory:
         finishes = "FINISHED" in call.macros
         if call.kernel == "join/add" and call.macros["FINISHED"] == with_epilogue(call, ()).macros["FINISHED"]:
             return ()
-        own = [call.owner.step] if isinstance(call.owner, Activation) and call.owner.step else []
+        function = call.owner.nonlinearity if isinstance(call.owner, Activation) else None
+        own = [function.step] if function and function.step else []
         return [*own, *self.sites[call.vertex].epilogue[int(is_folded) :]] if finishes else ()
 
     def _through_slope(self, call: KernelCall, inputs: list[Symbols], words: Mapping[str, int]) -> list[Symbols]:

@@ -129,8 +129,8 @@ class Case:
         else:
             operations = (_taps(self.layer) if forward and hasattr(self.layer, "pool_size") else 1) * written
         values = read + written
-        if not forward and (self.layer.backward_reads_inputs or self.layer.backward_reads_output):
-            values += read if self.layer.backward_reads_inputs else written
+        if not forward:
+            values += read if self.layer.kept.inputs else written * self.layer.kept.output
         return Work(operations, FLOAT32.itemsize * values)
 
     def __str__(self) -> str:

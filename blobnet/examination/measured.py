@@ -390,8 +390,7 @@ class Bench:
     def load_deltas(self) -> None:
         """Fills the output's delta, and what the input deltas are added to; poisons what a plan might have reused."""
         layer, changed = self.problem.layer, {self.output_delta.storage}
-        kept = list(self.inputs) if layer.backward_reads_inputs else []
-        kept += [self.output] if layer.backward_reads_output else []
+        kept = list(self.inputs) * layer.kept.inputs + [self.output] * layer.kept.output
         for blob in (*self.inputs, self.output):
             if blob not in kept:
                 self._data(blob)[...] = poison(1, 0, blob.type)[0]

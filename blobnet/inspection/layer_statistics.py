@@ -296,9 +296,14 @@ def _layer(
     specs = {vertex.parameter(spec.name): spec for vertex in vertices for spec in graph.parameters(vertex)}
     trainable = [name for name, spec in specs.items() if spec.trainable]
     parameter = max(trainable, key=lambda name: specs[name].elements, default="")
-    kinds = tuple(vertex.layer.activates or vertex.layer.kind for vertex in vertices)
+    functions = [vertex.layer.nonlinearity for vertex in vertices]
+    kinds = tuple(item.text if item else vertex.layer.kind for item, vertex in zip(functions, vertices, strict=True))
     own = weights[parameter] if parameter else None
-    telling = [vertex for vertex in vertices if vertex.layer.activates or graph.parameters(vertex)]
+    telling = [
+        vertex
+        for function, vertex in zip(functions, vertices, strict=True)
+        if (function and function.step) or graph.parameters(vertex)
+    ]
     rows: Iterable[FloatArray] = () if own is None or own.ndim < 2 else own
     unconnected = tuple(unit for unit, row in enumerate(rows) if not row.any())
     return LayerSpread(

@@ -11,7 +11,7 @@ from blobnet.errors import near_matches
 from blobnet.launch.elementwise import FUNCTIONS, EpilogueOp, activation, fits, row_call, slope_macro
 from blobnet.launch.kernel_call import KernelCall, elementwise_work
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, LayerContext, Placement
+from blobnet.layers.base import Kept, Layer, LayerContext, Nonlinearity, Placement, Placements
 from blobnet.memory.blob import Shape
 
 #: The options that are a function's number.
@@ -73,59 +73,46 @@ class Activation(Layer):
             object.__setattr__(self, option, value)
 
     @property
-    def backward_reads_inputs(self) -> bool:
-        return self.elementwise and not FUNCTIONS[self.function].from_output
+    def kept(self) -> Kept:  # type: ignore[override]
+        reads_inputs = self.elementwise and not FUNCTIONS[self.function].from_output
+        return Kept(inputs=reads_inputs, output=not reads_inputs)
 
     @property
-    def backward_reads_output(self) -> bool:
-        return not self.backward_reads_inputs
-
-    @property
-    def elementwise(self) -> bool:
+    def elementwise(self) -> bool:  # type: ignore[override]
         return self.function != "softmax"
 
     @property
-    def activates(self) -> str | None:
-        if not self.elementwise:
-            return None
-        return self.function if self._number is None else f"{self.function}({float(self._number)!r})"
-
-    @property
-    def _number(self) -> float | None:
-        return getattr(self, _NUMBERS[self.function]) if self.function in _NUMBERS else None
-
-    @property
-    def step(self) -> EpilogueOp | None:
+    def nonlinearity(self) -> Nonlinearity:  # type: ignore[override]
+        number = getattr(self, _NUMBERS[self.function]) if self.function in _NUMBERS else None
+        text = self.function if number is None else f"{self.function}({float(number)!r})"
         name = "limited_relu" if self.limit is not None else self.function
-        return activation(name, self._number) if self.elementwise else None
+        step = activation(name, number) if self.elementwise else None
+        return Nonlinearity(text, step, gives_probabilities=self.function in ("softmax", "sigmoid"))
 
     @property
-    def gives_probabilities(self) -> bool:
-        return self.function in ("softmax", "sigmoid")
+    def _step(self) -> EpilogueOp | None:
+        return self.nonlinearity.step
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0]
 
-    def placement(self, training: bool) -> Placement:
-        return Placement.IN_PLACE
-
-    def delta_placement(self) -> Placement:
-        return Placement.IN_PLACE
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return Placements(Placement.IN_PLACE, Placement.IN_PLACE)
 
     def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
-        return self.step is not None and fits([self.step, *steps], 0)
+        return self._step is not None and fits([self._step, *steps], 0)
 
     def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
-        return (self.step,) if self.step else None
+        return (self._step,) if self._step else None
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         label = f"{site.name} forward"
-        if self.step is None:
+        if self._step is None:
             size, local = elementwise_work(site.output.shape.one_unit, site.tuning)
             blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
             return [KernelCall("activation/softmax_forward", label, size, blobs, local_size=local)]
         blobs = {"INPUT": site.inputs[0], "OUTPUT": site.output}
-        return [row_call("activation/forward", label, blobs, site.tuning, [self.step, *site.epilogue])]
+        return [row_call("activation/forward", label, blobs, site.tuning, [self._step, *site.epilogue])]
 
     def backward_data(self, site: LayerContext) -> list[KernelCall]:
         delta = site.input_deltas[0]
@@ -133,13 +120,13 @@ class Activation(Layer):
             return []
         label = f"{site.name} backward data"
         roles = "VALUE", "OUTPUT_DELTA", "INPUT_DELTA"
-        values = site.inputs[0] if self.backward_reads_inputs else site.output, site.delta, delta
+        values = site.inputs[0] if self.kept.inputs else site.output, site.delta, delta
         macros: dict[str, Macro] = {"ACCUMULATE": int(site.accumulate[0])}
         blobs = dict(zip(roles, values, strict=True))
-        if self.step is None:
+        if self._step is None:
             size, local = elementwise_work(delta.shape.one_unit, site.tuning)
             return [KernelCall("activation/softmax_backward", label, size, blobs, macros=macros, local_size=local)]
-        macros |= slope_macro([self.step], of_results=True)
+        macros |= slope_macro([self._step], of_results=True)
         return [row_call("activation/backward", label, blobs, site.tuning, macros=macros)]
 
 

@@ -11,7 +11,7 @@ import math
 import numbers
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from blobnet.errors import OptionError, ShapeError
@@ -40,7 +40,53 @@ class Placement(enum.Enum):
     CONCAT = "concat"
     """The inputs lie one after the other in the output, unit by unit: no launch at all."""
     PART = "part"
-    """Is some units of the input, from ``first_unit`` on, in its memory: no launch at all."""
+    """Is some units of the input, in its memory: no launch at all."""
+
+
+@dataclass(frozen=True)
+class Placements:
+    """Where a layer's blobs may lie.
+
+    Attributes:
+        output: the output, seen from the inputs; never over what the backward pass reads (``kept``).
+        delta: the inputs' deltas, seen from the output's.
+        first_unit: of PART, the first of the input's units that is the output's.
+    """
+
+    output: Placement = Placement.SEPARATE
+    delta: Placement = Placement.SEPARATE
+    first_unit: int = 0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the backward calls read of the forward pass: the planner keeps it.
+
+    Attributes:
+        inputs: what the forward pass read.
+        output: what it wrote.
+        frozen: whether they read the inputs also where all parameters of the layer are frozen, and only deltas are
+            wanted.
+    """
+
+    inputs: bool = False
+    output: bool = False
+    frozen: bool = True
+
+
+@dataclass(frozen=True)
+class Nonlinearity:
+    """The function that an activation layer is.
+
+    Attributes:
+        text: the function as ``activation`` options take it.
+        step: the operation on single values; None for a function of all units at a position.
+        gives_probabilities: True if its values are probabilities, which no loss that takes logits should get.
+    """
+
+    text: str
+    step: EpilogueOp | None
+    gives_probabilities: bool
 
 
 @dataclass(frozen=True)
@@ -251,8 +297,30 @@ class Node:
     __matmul__ = __rmatmul__ = _refused("@")
 
 
+class _Checks:
+    """Checks for a layer's class: their errors begin with the layer's name."""
+
+    subject: str
+
+    def _require(self, condition: bool, rule: str, *, hint: str | None = None, **received: object) -> None:
+        if not condition:
+            raise OptionError(self.subject, rule, hint=hint, **received)
+
+    def _require_shape(self, condition: bool, rule: str, *, hint: str | None = None, **received: object) -> None:
+        if not condition:
+            raise ShapeError(self.subject, rule, hint=hint, **received)
+
+    def _require_counts(self, *names: str) -> None:
+        for name in names:
+            check_count(self.subject, name, getattr(self, name))
+
+    def _require_rank(self, shape: Shape, rank: int) -> None:
+        axes = "(" + ", ".join(("units", *AXIS_NAMES[AXES - rank :])) + ("" if rank else ",") + ")"
+        self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Layer(metaclass=Explained):
+class Layer(_Checks, metaclass=Explained):
     """Base of all layers. Subclasses are final: none inherits from another that can be used itself."""
 
     name: str | None = None
@@ -265,6 +333,33 @@ class Layer(metaclass=Explained):
 
     #: Inputs that the layer takes: (least, most); None: any number.
     arity: ClassVar[tuple[int, int | None]] = (1, 1)
+
+    #: What the planner keeps for the backward pass.
+    kept: ClassVar[Kept] = Kept()
+
+    #: The function of an activation; other layers have none.
+    nonlinearity: ClassVar[Nonlinearity | None] = None
+
+    #: Whether samples enter a network by this layer.
+    takes_samples: ClassVar[bool] = False
+
+    #: Whether the layer reads a sample of any shape as one flat vector.
+    flattens_input: ClassVar[bool] = False
+
+    #: Whether each value depends on the values at its own position alone. Such a layer takes its elements in any memory
+    #: shape, so Flatten needs no copy in front of it.
+    elementwise: ClassVar[bool] = False
+
+    #: Whether a sample's outputs depend on the others of its batch, where parameters of the layer are trained.
+    couples_samples: ClassVar[bool] = False
+
+    #: Whether the backward calls can multiply the output's delta by the slope of ``site.fused_activations``. They make
+    #: the output again from what they keep anyway, and the slope of it, so that layers which are steps of known slope
+    #: need no backward calls and no blob of their own. Not asked of a layer whose parameters are all frozen.
+    recomputes_output: ClassVar[bool] = False
+
+    #: The hyperparameter that is the number of output units, where that can be chosen.
+    sized_by: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -282,75 +377,12 @@ class Layer(metaclass=Explained):
         return type(self).__name__
 
     @property
-    def subject(self) -> str:
+    def subject(self) -> str:  # type: ignore[override]
         """The name of this layer in errors."""
         return f"{self.name} ({self.kind})" if self.name else self.kind
 
-    @property
-    def backward_reads_inputs(self) -> bool:
-        """True if the backward pass reads what the forward pass read: the planner then keeps it."""
-        return False
-
-    @property
-    def frozen_reads_inputs(self) -> bool:
-        """True if it reads them even where all parameters of the layer are frozen, and only deltas are wanted."""
-        return self.backward_reads_inputs
-
-    @property
-    def backward_reads_output(self) -> bool:
-        """True if the backward pass reads the output: the planner then keeps it."""
-        return False
-
-    @property
-    def elementwise(self) -> bool:
-        """True if each value depends on the values at its own position alone.
-
-        Such a layer takes its elements in any memory shape, so Flatten needs no copy in front of it.
-        """
-        return False
-
-    @property
-    def takes_samples(self) -> bool:
-        """True if samples enter a network by this layer."""
-        return False
-
-    @property
-    def couples_samples(self) -> bool:
-        """True if a sample's outputs depend on the others of its batch, where parameters of the layer are trained."""
-        return False
-
-    @property
-    def flattens_input(self) -> bool:
-        """True if the layer reads a sample of any shape as one flat vector."""
-        return False
-
     def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         """Return True if ``forward`` can do these steps to each value before it stores it, as ``site.epilogue``."""
-        return False
-
-    @property
-    def recomputes_output(self) -> bool:
-        """True if the backward calls can multiply the output's delta by the slope of ``site.fused_activations``.
-
-        They make the output again from what they keep anyway, and the slope of it, so that layers which are steps of
-        known slope need no backward calls and no blob of their own. Not asked of a layer whose parameters are all
-        frozen.
-        """
-        return False
-
-    @property
-    def step(self) -> EpilogueOp | None:
-        """The operation on a single value, for a function of single values without parameters; else None."""
-        return None
-
-    @property
-    def activates(self) -> str | None:
-        """The function, as ``activation`` options take it, for an activation of single cells; else None."""
-        return None
-
-    @property
-    def gives_probabilities(self) -> bool:
-        """True if its values are probabilities, which no loss that takes logits should get."""
         return False
 
     def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
@@ -359,11 +391,6 @@ class Layer(metaclass=Explained):
         The planner asks only where the layer runs in place, and nobody else reads what is there before.
         """
         return None
-
-    @property
-    def given(self) -> Mapping[str, FloatArray]:
-        """Values of parameters that come with the layer, by name, in place of those that would be drawn."""
-        return {}
 
     def config(self) -> dict[str, Any]:
         """The hyperparameters, as keyword arguments that build an equal layer."""
@@ -394,7 +421,7 @@ class Layer(metaclass=Explained):
         wanted = str(least) if most == least else f"at least {least}"
         fits = least <= len(nodes) <= (most if most is not None else len(nodes))
         self._require_shape(fits, f"the layer takes {wanted} input(s)", inputs=len(nodes))
-        return Node(self, nodes, self.output_shape([node.shape for node in nodes]), self.given)
+        return Node(self, nodes, self.output_shape([node.shape for node in nodes]))
 
     @abstractmethod
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -416,21 +443,9 @@ class Layer(metaclass=Explained):
         """Return True if the layer's kernels for CPUs run faster if its blobs have the same row pitch (flat planes)."""
         return self.elementwise
 
-    def placement(self, training: bool) -> Placement:
-        """Return where the output may lie, in training or not; never over what the backward pass reads."""
-        return Placement.SEPARATE
-
-    def in_place(self, inputs: Sequence[Shape]) -> bool:
-        """Return True if the output of a layer with memory of its own may overwrite an input of these shapes."""
-        return False
-
-    def delta_placement(self) -> Placement:
-        """Return where the input's delta may lie, seen from the output's."""
-        return Placement.SEPARATE
-
-    def first_unit(self, inputs: Sequence[Shape]) -> int:
-        """Return the first of the input's units that is the output's, for a layer that is a part of its input."""
-        return 0
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        """Return where the blobs may lie for inputs of these shapes, in training or not."""
+        return Placements()
 
     @abstractmethod
     def forward(self, site: LayerContext) -> list[KernelCall]:
@@ -461,25 +476,8 @@ class Layer(metaclass=Explained):
 
     def with_outputs(self, count: int) -> Layer:
         """The same layer with ``count`` output units; OptionError if their number is not the layer's to choose."""
-        raise OptionError(self.subject, "the number of its outputs must be one that can be chosen", outputs=count)
-
-    # -- checks for subclasses -----------------------------------------------------------------------------------
-
-    def _require(self, condition: bool, rule: str, *, hint: str | None = None, **received: object) -> None:
-        if not condition:
-            raise OptionError(self.subject, rule, hint=hint, **received)
-
-    def _require_shape(self, condition: bool, rule: str, *, hint: str | None = None, **received: object) -> None:
-        if not condition:
-            raise ShapeError(self.subject, rule, hint=hint, **received)
-
-    def _require_counts(self, *names: str) -> None:
-        for name in names:
-            check_count(self.subject, name, getattr(self, name))
-
-    def _require_rank(self, shape: Shape, rank: int) -> None:
-        axes = "(" + ", ".join(("units", *AXIS_NAMES[AXES - rank :])) + ("" if rank else ",") + ")"
-        self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)
+        self._require(bool(self.sized_by), "the number of its outputs must be one that can be chosen", outputs=count)
+        return replace(self, **{self.sized_by: count})  # type: ignore[arg-type]
 
 
 __getattr__ = old_names(__name__, {"Site": LayerContext})

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from blobnet.launch.kernel_call import GlobalSize, KernelCall, elementwise_work
-from blobnet.layers.base import Layer, LayerContext, ParameterSpec
+from blobnet.layers.base import Layer, LayerContext, Node, ParameterSpec
 from blobnet.layers.initializers import GIVEN
-from blobnet.memory.blob import AXES, FloatArray, Shape
+from blobnet.memory.blob import AXES, Shape
 from blobnet.support.checks import is_int
 
 
@@ -52,9 +52,9 @@ class Constant(Layer):
     def config(self) -> dict[str, Any]:
         return {name: value for name, value in super().config().items() if name != "values"}
 
-    @property
-    def given(self) -> Mapping[str, FloatArray]:
-        return {} if self.values is None else {"value": self.values}
+    def __call__(self, *inputs: Node | Sequence[Node]) -> Node:
+        node = super().__call__(*inputs)
+        return node if self.values is None else replace(node, weights={"value": self.values})
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return Shape(*self._sizes)

@@ -10,7 +10,7 @@ from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.launch.elementwise import PER_CELL, SUM, EpilogueOp, fits
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.launch.task import Task, convolution_text
-from blobnet.layers.base import Layer, LayerContext, ParameterSpec
+from blobnet.layers.base import LayerContext, ParameterSpec
 from blobnet.layers.product import BIAS_MODES, _Product, without_norm
 from blobnet.layers.windows import Filtering
 from blobnet.memory.blob import Halo, Shape
@@ -50,9 +50,6 @@ class _Convolution(Filtering, _Product):
             is_added = bool(steps) and steps[0].expression == SUM and steps[0].per == PER_CELL
             return fits(steps, blobs=int(is_added))
         return fits(without_norm(steps), blobs=1)
-
-    def with_outputs(self, count: int) -> Layer:
-        return replace(self, filters=count)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return Shape(self.filters, *self._output_sizes(inputs[0]))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.launch.elementwise import EpilogueOp, fits
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.launch.task import Task
-from blobnet.layers.base import Layer, LayerContext, ParameterSpec
+from blobnet.layers.base import LayerContext, ParameterSpec
 from blobnet.layers.product import _Product, without_norm
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import WindowAxis
@@ -38,6 +38,8 @@ class Dense(_Product):
     initializer: str = "he_normal"
     family: ClassVar[str] = "dense"
     groups: ClassVar[int] = 1  # type: ignore[misc]
+    flattens_input: ClassVar[bool] = True
+    sized_by: ClassVar[str] = "units"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,13 +48,6 @@ class Dense(_Product):
 
     def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return fits(without_norm(steps), blobs=0)
-
-    @property
-    def flattens_input(self) -> bool:
-        return True
-
-    def with_outputs(self, count: int) -> Layer:
-        return replace(self, units=count)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return Shape.flat(self.units)

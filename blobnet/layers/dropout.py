@@ -9,7 +9,7 @@ from typing import ClassVar
 from blobnet.launch.elementwise import EpilogueOp
 from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, Tuning, rounded_up, row_group
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, LayerContext, Placement
+from blobnet.layers.base import Layer, LayerContext, Placement, Placements
 from blobnet.memory.blob import Shape
 
 #: Blocks of elements that a CPU's work-item should have, so that starting it does not cost more than its work.
@@ -37,24 +37,18 @@ class Dropout(Layer):
     rate: float
     #: Whether all values of a sample go together.
     is_whole: ClassVar[bool] = False
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         is_number = isinstance(self.rate, int | float) and not isinstance(self.rate, bool)
         self._require(is_number and 0 <= self.rate < 1, "rate must be at least 0 and below 1", rate=self.rate)
 
-    @property
-    def elementwise(self) -> bool:
-        return True
-
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0]
 
-    def placement(self, training: bool) -> Placement:
-        return Placement.IN_PLACE if training else Placement.SHARED
-
-    def delta_placement(self) -> Placement:
-        return Placement.IN_PLACE
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return Placements(Placement.IN_PLACE if training else Placement.SHARED, Placement.IN_PLACE)
 
     def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
         return None if site.training else ()

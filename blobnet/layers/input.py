@@ -45,6 +45,7 @@ class Input(Layer):
     width: int | None = None
     depth: int | None = None
     arity: ClassVar[tuple[int, int | None]] = (0, 0)
+    takes_samples: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,10 +73,6 @@ class Input(Layer):
                 raise OptionError("Input.of", rule, received=shape, hint="Input.of((3, 32, 32)), for example.")
             shape = Shape(*shape)
         return cls(shape.units, **dict(zip(AXIS_NAMES[AXES - shape.rank :], shape.sizes, strict=True)), name=name)
-
-    @property
-    def takes_samples(self) -> bool:
-        return True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return Shape(self.units, *(size for size in (self.depth, self.height, self.width) if size is not None))

@@ -10,7 +10,7 @@ from blobnet.contraction import Function
 from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, EpilogueOp, fits, row_call
 from blobnet.launch.kernel_call import Blob, KernelCall
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, LayerContext, Placement
+from blobnet.layers.base import Layer, LayerContext, Placement, Placements
 from blobnet.layers.lowered import AXES, ContractionLayer, broadcast, function, repeating
 from blobnet.memory.blob import Shape
 
@@ -42,8 +42,8 @@ class _Join(ContractionLayer):
         result = f"O[n, {', '.join(cell)} : N, {sizes}] = +({f' {self.operator} '.join(terms)})"
         return function(f"function ({', '.join(heads)}) -> (O) {{ {result}; }}")
 
-    def in_place(self, inputs: Sequence[Shape]) -> bool:
-        return self.output_shape(inputs) in inputs
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return Placements(Placement.IN_PLACE if self.output_shape(inputs) in inputs else Placement.SEPARATE)
 
     def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
         own = site.in_place_of
@@ -91,8 +91,8 @@ class Add(_Join):
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return True
 
-    def delta_placement(self) -> Placement:
-        return Placement.SHARED
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return replace(super().placement(inputs, training), delta=Placement.SHARED)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         if len(set(site.shapes)) > 1:
@@ -134,11 +134,8 @@ class Concat(Layer):
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return True
 
-    def placement(self, training: bool) -> Placement:
-        return Placement.CONCAT
-
-    def delta_placement(self) -> Placement:
-        return Placement.CONCAT
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return Placements(Placement.CONCAT, Placement.CONCAT)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         slices = _slices(site.output, site.inputs)
@@ -153,18 +150,13 @@ class Concat(Layer):
 class Flatten(Layer):
     """All values of a sample as one row of units, in the order (unit[, z], y, x)."""
 
-    @property
-    def elementwise(self) -> bool:
-        return True
+    elementwise: ClassVar[bool] = True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return Shape.flat(inputs[0].elements)
 
-    def placement(self, training: bool) -> Placement:
-        return Placement.SHARED
-
-    def delta_placement(self) -> Placement:
-        return Placement.SHARED
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return Placements(Placement.SHARED, Placement.SHARED)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         return site.copied_input(0, site.output)

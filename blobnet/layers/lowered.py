@@ -38,7 +38,7 @@ from blobnet.implementations.programs import calls
 from blobnet.implementations.recognition import convolution_of
 from blobnet.launch.elementwise import EpilogueOp, renamed
 from blobnet.launch.kernel_call import Array, Blob, KernelCall
-from blobnet.layers.base import Layer, LayerContext, ParameterSpec
+from blobnet.layers.base import Kept, Layer, LayerContext, ParameterSpec, Placement, Placements
 from blobnet.layers.initializers import GIVEN, check_initializer
 from blobnet.memory.blob import Halo, Shape
 from blobnet.support.checks import is_int
@@ -89,12 +89,8 @@ class ContractionLayer(Layer):
         return "ones" if name == "scale" else "he_normal" if len(shape) > 1 else "zeros"
 
     @property
-    def backward_reads_inputs(self) -> bool:
-        return self.keeps_inputs
-
-    @property
-    def backward_reads_output(self) -> bool:
-        return self.keeps_output
+    def kept(self) -> Kept:  # type: ignore[override]
+        return Kept(self.keeps_inputs, self.keeps_output)
 
     def bound(self, inputs: Sequence[Shape], samples: int = _SAMPLES) -> Bound:
         """The statements for a batch of ``samples``, and what their inputs are.
@@ -132,13 +128,14 @@ class ContractionLayer(Layer):
 
     def _halo(self, inputs: Sequence[Shape], names: tuple[str, ...]) -> Halo:
         """The zeros that some pass reads around one of these tensors; none where it takes values one by one."""
-        return Halo() if self.in_place(inputs) else _halo(self.bound(inputs).program, names)
+        by_value = self.placement(inputs, training=False).output is Placement.IN_PLACE
+        return Halo() if by_value else _halo(self.bound(inputs).program, names)
 
     def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return True
 
-    def in_place(self, inputs: Sequence[Shape]) -> bool:
-        return _of_single_values(self, tuple(inputs)) is not None
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return Placements(Placement.SEPARATE if _of_single_values(self, tuple(inputs)) is None else Placement.IN_PLACE)
 
     def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
         expression, bound, own = _of_single_values(self, site.shapes), self.bound(site.shapes), site.in_place_of

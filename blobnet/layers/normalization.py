@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from blobnet.launch.elementwise import EpilogueOp, fits, norm, slope_macro, with_epilogue
 from blobnet.launch.kernel_call import (
@@ -21,7 +22,7 @@ from blobnet.launch.kernel_call import (
     power_of_two,
 )
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement
+from blobnet.layers.base import Kept, Layer, LayerContext, ParameterSpec, Placement, Placements
 from blobnet.memory.blob import FLOAT32, Shape
 
 Local = tuple[int, int, int]
@@ -62,6 +63,9 @@ class BatchNorm(Layer):
 
     momentum: float = 0.1
     epsilon: float = 1e-5
+    kept: ClassVar[Kept] = Kept(inputs=True, frozen=False)
+    couples_samples: ClassVar[bool] = True
+    recomputes_output: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,24 +75,8 @@ class BatchNorm(Layer):
         fits = _is_number(epsilon) and 1e-30 <= epsilon < math.inf
         self._require(fits, "epsilon must be a finite number of at least 1e-30", epsilon=epsilon)
 
-    @property
-    def backward_reads_inputs(self) -> bool:
-        return True
-
-    @property
-    def frozen_reads_inputs(self) -> bool:
-        return False
-
-    @property
-    def couples_samples(self) -> bool:
-        return True
-
     def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return fits(steps, blobs=1)
-
-    @property
-    def recomputes_output(self) -> bool:
-        return True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0]
@@ -102,11 +90,8 @@ class BatchNorm(Layer):
             ParameterSpec("running_variance", shape, "ones", trainable=False),
         )
 
-    def placement(self, training: bool) -> Placement:
-        return Placement.SEPARATE if training else Placement.IN_PLACE
-
-    def delta_placement(self) -> Placement:
-        return Placement.IN_PLACE
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return Placements(Placement.SEPARATE if training else Placement.IN_PLACE, Placement.IN_PLACE)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         source, target = site.inputs[0], site.output

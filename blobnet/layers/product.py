@@ -14,7 +14,7 @@ from blobnet.launch.elementwise import EpilogueOp, Norm
 from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, GlobalSize, KernelCall
 from blobnet.launch.task import Task
 from blobnet.layers.activation import check_activation, split
-from blobnet.layers.base import Layer, LayerContext, ParameterSpec
+from blobnet.layers.base import Kept, Layer, LayerContext, ParameterSpec
 from blobnet.layers.initializers import check_initializer
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import WindowAxis
@@ -30,6 +30,8 @@ class _Product(Layer):
 
     #: See Operation.
     family: ClassVar[str]
+    kept: ClassVar[Kept] = Kept(inputs=True, frozen=False)
+    sized_by: ClassVar[str] = "filters"
     groups: int
     #: Hyperparameters of all of them.
     bias: bool | str
@@ -48,14 +50,6 @@ class _Product(Layer):
     @abstractmethod
     def _task(self, site: LayerContext, direction: str) -> Task:
         """The name of a direction, for tuning."""
-
-    @property
-    def backward_reads_inputs(self) -> bool:
-        return True
-
-    @property
-    def frozen_reads_inputs(self) -> bool:
-        return False
 
     def expanded(self) -> tuple[Layer, ...]:
         return split(self, self.activation)

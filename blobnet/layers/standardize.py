@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from blobnet.launch.elementwise import EpilogueOp, fits, with_epilogue
 from blobnet.launch.kernel_call import Array, KernelCall, cell_call
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement, Placements
 from blobnet.layers.initializers import GIVEN
 from blobnet.memory.blob import Shape
 
@@ -29,11 +29,8 @@ class Standardize(Layer):
         names = "running_mean", "running_variance", "scale", "shift"
         return tuple(ParameterSpec(name, (inputs[0].units,), GIVEN, trainable=False) for name in names)
 
-    def placement(self, training: bool) -> Placement:
-        return Placement.IN_PLACE
-
-    def delta_placement(self) -> Placement:
-        return Placement.IN_PLACE
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return Placements(Placement.IN_PLACE, Placement.IN_PLACE)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         source, target = site.inputs[0], site.output

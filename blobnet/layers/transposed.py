@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.contraction import Function
@@ -30,6 +30,7 @@ class _Transposed(ContractionLayer):
     activation: str | None = None
     initializer: str = "he_normal"
     rank: ClassVar[int]
+    sized_by: ClassVar[str] = "filters"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,9 +47,6 @@ class _Transposed(ContractionLayer):
 
     def expanded(self) -> tuple[Layer, ...]:
         return split(self, self.activation)
-
-    def with_outputs(self, count: int) -> Layer:
-        return replace(self, filters=count)
 
     def start(self, name: str, shape: Sequence[int]) -> str:
         return self.initializer if name == "weight" else super().start(name, shape)

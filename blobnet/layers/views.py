@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from blobnet.contraction import Function
 from blobnet.errors import OptionError, ShapeError
 from blobnet.launch.kernel_call import Blob, KernelCall
-from blobnet.layers.base import Layer, LayerContext, Node, Placement
+from blobnet.layers.base import Layer, LayerContext, Node, Placement, Placements
 from blobnet.layers.lowered import AXES, ContractionLayer, function
 from blobnet.memory.blob import Shape
 from blobnet.support.checks import is_int
@@ -47,11 +47,8 @@ class Reshape(Layer):
         self._require_shape(fits, "the shape must hold the input's values", input=inputs[0], shape=self.shape)
         return Shape(*(left if size == -1 else size for size in self.shape))
 
-    def placement(self, training: bool) -> Placement:
-        return Placement.SHARED
-
-    def delta_placement(self) -> Placement:
-        return Placement.SHARED
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return Placements(Placement.SHARED, Placement.SHARED)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         return site.copied_input(0, site.output)
@@ -194,14 +191,10 @@ class Slice(ContractionLayer):
         whole = all(item in ((None,), (None, None), (0, None)) for item in (axis[:2] for axis in axes))
         return whole and all(item[2:] in ((), (None,), (1,)) for item in (units, *axes))
 
-    def placement(self, training: bool) -> Placement:
-        return Placement.PART if self._takes_whole_planes else Placement.SEPARATE
-
-    def delta_placement(self) -> Placement:
-        return self.placement(training=True)
-
-    def first_unit(self, inputs: Sequence[Shape]) -> int:
-        return self._parts(inputs[0])[0].start
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        if self._takes_whole_planes:
+            return Placements(Placement.PART, Placement.PART, self._parts(inputs[0])[0].start)
+        return super().placement(inputs, training)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         return [] if self._is_part(site, site.output, site.inputs[0]) else super().forward(site)
@@ -214,7 +207,7 @@ class Slice(ContractionLayer):
         """Return True if a blob is those units of another one, in its memory."""
         if part.storage != whole.storage:
             return False
-        first = self.first_unit(site.shapes)
+        first = self._parts(site.shapes[0])[0].start
         return part == replace(whole, layout=whole.layout.slice_units(first, part.layout.unit_count))
 
     def function(self, inputs: Sequence[Shape]) -> Function:

@@ -60,6 +60,7 @@ class Conv3D(Filtering, ContractionLayer):
     activation: str | None = None
     initializer: str = "he_normal"
     rank: ClassVar[int] = _RANK
+    sized_by: ClassVar[str] = "filters"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,9 +70,6 @@ class Conv3D(Filtering, ContractionLayer):
 
     def expanded(self) -> tuple[Layer, ...]:
         return split(self, self.activation)
-
-    def with_outputs(self, count: int) -> Layer:
-        return replace(self, filters=count)
 
     def start(self, name: str, shape: Sequence[int]) -> str:
         return self.initializer if name == "weight" else super().start(name, shape)

@@ -11,7 +11,7 @@ import numpy as np
 from blobnet import layers
 from blobnet.data.values import all_finite
 from blobnet.errors import OptionError
-from blobnet.layers import Layer, Node
+from blobnet.layers import Constant, Layer, Node
 from blobnet.onnx.values import Array, Tensor, Value, node_sizes
 
 #: What builds an operator: it gives the values of the node's outputs, or the only one.
@@ -159,7 +159,7 @@ class Operation:
         axis = None if self.samples is None else at
         own = value if axis is None else self.array_of_sample(value, axis)
         values = np.asarray(own, np.float32).reshape(node_sizes(own.shape, axis))
-        return Tensor(self.layer(layers.Constant(values), part="constant"), own.shape, axis, value.dtype)
+        return Tensor(self.layer(Constant(values), part="constant"), own.shape, axis, value.dtype)
 
     def array_of_sample(self, value: Array, axis: int, outer: int = 1) -> Array:
         """Return the array of each sample, of one with an axis for samples and perhaps more; ``outer`` as in Tensor.
@@ -215,7 +215,7 @@ class Operation:
         ``key`` says of which initializers these were made: who has the same ones shares the layer. ``part`` is a name
         for a layer that only goes with that of the node.
         """
-        memo = (replace(layer, name=None), key) if key and layer.given == {} else None
+        memo = (replace(layer, name=None), key) if key and not isinstance(layer, Constant) else None
         if memo is None or memo not in self.shared:
             self.spend(sum(4 * np.size(values) for values in (weights or {}).values()))
             name = f"{self.name}_{part}" if part else self.name
@@ -224,7 +224,7 @@ class Operation:
                 number += 1
                 own = f"{name}_{number}"
             self.names.add(own)
-            layer = replace(layer, name=own, **({"values": layer.given["value"]} if layer.given else {}))
+            layer = replace(layer, name=own)
             if memo is not None:
                 self.shared[memo] = layer
         else:

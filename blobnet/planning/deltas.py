@@ -93,9 +93,9 @@ class _Placing:
             offset += units
 
     def _placement(self, vertex: Vertex) -> Placement:
-        if vertex.index in self._roles.absorbed:
-            return Placement.SHARED
-        placement = vertex.layer.delta_placement() if self._shares else Placement.SEPARATE
+        placement = self._roles.placements[vertex.index].delta
+        if not self._shares:
+            return Placement.SEPARATE
         return Placement.SEPARATE if placement is Placement.PART else placement
 
     def _place(self, vertex: Vertex, position: int, region: Region, placement: Placement) -> None:
@@ -143,14 +143,14 @@ def _parts(request: Request, roles: Roles, planes: Sequence[Shape]) -> dict[int,
     for vertex in graph.vertices if request.share else ():
         readers = [graph.vertices[index] for index in graph.readers[vertex.index]]
         cut = all(
-            reader.layer.delta_placement() is Placement.PART
+            roles.placements[reader.index].delta is Placement.PART
             and roles.needs_delta[reader.index]
             and same_plane(planes[reader.index], planes[vertex.index])
             for reader in readers
         )
         if not readers or not cut or graph.is_output(vertex.index) or not roles.needs_delta[vertex.index]:
             continue
-        first = {reader.index: reader.layer.first_unit(graph.input_shapes(reader)) for reader in readers}
+        first = {reader.index: roles.placements[reader.index].first_unit for reader in readers}
         units = [unit for index, start in first.items() for unit in range(start, start + planes[index].units)]
         if sorted(units) == list(range(planes[vertex.index].units)):
             parts |= first

@@ -65,7 +65,7 @@ def fuse(graph: Graph, places: Places, sites: Sequence[LayerContext]) -> Fusion:
 def _writers(graph: Graph, places: Places, computed_by: Mapping[int, int], index: int) -> list[_Writer]:
     """The vertices whose kernels write the output of one, of which nobody reads a part alone; none if copies do."""
     vertex = graph.vertices[index]
-    if vertex.layer.placement(training=False) is not Placement.CONCAT:
+    if vertex.layer.placement(graph.input_shapes(vertex), training=False).output is not Placement.CONCAT:
         return [_Writer(computed_by.get(index, index), 0, places.planes[index].units)]
     writers: list[_Writer] = []
     first = 0

@@ -98,7 +98,7 @@ class _Placing:
         self.regions: dict[int, Region] = {}
         self.in_place_of: dict[int, int] = {}
         self.copy_reasons: dict[tuple[int, int], str] = {}
-        self._graph, self._shares, self._placements = request.graph, request.share, roles.placements
+        self._graph, self._shares, self._roles = request.graph, request.share, roles
         self._planes, self._parts = planes, parts
         self._whole, self._last_reads = _wholes(request.graph, parts), _last_reads(request.graph, roles, parts)
         #: By storage, the vertices that write over an input there, in their order.
@@ -108,7 +108,7 @@ class _Placing:
         """Find a place for a vertex's output, and for those of its inputs that may lie there."""
         if vertex.index not in self.regions:
             self._put(vertex.index, Region.whole(f"{vertex.name} output", self._planes[vertex.index]))
-        region, placement = self.regions[vertex.index], self._placements[vertex.index]
+        region, placement = self.regions[vertex.index], self._roles.placements[vertex.index].output
         if placement is Placement.CONCAT:
             offset = region.unit_offset
             for position, source in enumerate(vertex.inputs):
@@ -124,7 +124,7 @@ class _Placing:
 
     def _put(self, index: int, region: Region) -> None:
         self.regions[index] = region
-        if self._placements[index] is Placement.IN_PLACE:
+        if self._roles.placements[index].output is Placement.IN_PLACE:
             insort(self._overwriters[region.storage.name], index)
 
     def _joins(self, position: int, region: Region, reader: Vertex) -> bool:
@@ -139,7 +139,7 @@ class _Placing:
 
     def _hindrance(self, source: int, reader: Vertex) -> str:
         """Say why ``source`` cannot lie where its ``reader`` lies, whatever else lies there."""
-        graph, planes, placement = self._graph, self._planes, self._placements[reader.index]
+        graph, planes, placement = self._graph, self._planes, self._roles.placements[reader.index].output
         name = graph.vertices[source].name
         if not self._shares:
             return NOT_SHARED
@@ -178,11 +178,10 @@ def _parts(request: Request, roles: Roles, planes: tuple[Shape, ...]) -> dict[in
     """
     graph, parts = request.graph, dict[int, int]()
     for vertex in graph.vertices if request.share else ():
-        placement = roles.placements[vertex.index]
-        is_part = placement is Placement.PART or (placement is Placement.SHARED and vertex.inputs[0] in parts)
+        places = roles.placements[vertex.index]
+        is_part = places.output is Placement.PART or (places.output is Placement.SHARED and vertex.inputs[0] in parts)
         if is_part and len(vertex.inputs) == 1 and same_plane(planes[vertex.inputs[0]], planes[vertex.index]):
-            is_own = placement is Placement.PART
-            parts[vertex.index] = vertex.layer.first_unit(graph.input_shapes(vertex)) if is_own else 0
+            parts[vertex.index] = places.first_unit
     return parts
 
 
@@ -244,7 +243,9 @@ def _last_reads(graph: Graph, roles: Roles, parts: Mapping[int, int]) -> list[in
         if graph.is_output(vertex.index):
             last[vertex.index] = _NEVER
     for vertex in graph.vertices:
-        joins = roles.placements[vertex.index] in (Placement.CONCAT, Placement.SHARED) and vertex.index not in parts
+        joins = (
+            roles.placements[vertex.index].output in (Placement.CONCAT, Placement.SHARED) and vertex.index not in parts
+        )
         if joins and not roles.kept[vertex.index] and not graph.is_output(vertex.index):
             # Its inputs are the same memory, unless they have to be copied for what overwrites it.
             last[vertex.index] = max([last[vertex.index], *(last[item] for item in vertex.inputs)])

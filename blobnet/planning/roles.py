@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from blobnet.layers.base import Placement
+from blobnet.layers.base import Placement, Placements
 from blobnet.network.graph import Graph, Vertex
 from blobnet.planning.request import Request
 
@@ -22,7 +22,7 @@ class Roles:
         absorbed: functions of single values that a layer before them takes on in training, forward and backward, which
             are nothing but names then: by their index, that layer's.
         kept: whether the backward pass reads its output.
-        placements: where its output may lie.
+        placements: where its output and its inputs' deltas may lie.
     """
 
     trained: tuple[frozenset[str], ...]
@@ -31,7 +31,7 @@ class Roles:
     needs_delta: tuple[bool, ...]
     absorbed: Mapping[int, int]
     kept: tuple[bool, ...]
-    placements: tuple[Placement, ...]
+    placements: tuple[Placements, ...]
 
     def runs_backward(self, index: int) -> bool:
         """Return True if a vertex has backward calls of its own, if the plan has any."""
@@ -56,8 +56,8 @@ def assign_roles(request: Request) -> Roles:
 
     def keeps(vertex: Vertex, *, output: bool) -> bool:
         """Return True if the backward calls of a vertex read its output, or what it reads."""
-        trains = vertex.layer.backward_reads_inputs if in_training[vertex.index] else vertex.layer.frozen_reads_inputs
-        reads = vertex.layer.backward_reads_output if output else trains
+        kept = vertex.layer.kept
+        reads = kept.output if output else kept.inputs and (kept.frozen or in_training[vertex.index])
         return request.training and reads and needs_delta[vertex.index] and vertex.index not in absorbed
 
     return Roles(
@@ -71,7 +71,9 @@ def assign_roles(request: Request) -> Roles:
             for vertex, readers in zip(vertices, graph.readers, strict=True)
         ),
         placements=tuple(
-            Placement.SHARED if vertex.index in absorbed else _placement(graph, vertex, trains)
+            Placements(Placement.SHARED, Placement.SHARED)
+            if vertex.index in absorbed
+            else vertex.layer.placement(graph.input_shapes(vertex), trains)
             for vertex, trains in zip(vertices, in_training, strict=True)
         ),
     )
@@ -86,12 +88,6 @@ def _with_deltas(request: Request, trained: Sequence[frozenset[str]]) -> list[bo
     return found
 
 
-def _placement(graph: Graph, vertex: Vertex, trains: bool) -> Placement:
-    placement = vertex.layer.placement(trains)
-    in_place = placement is Placement.SEPARATE and vertex.inputs and vertex.layer.in_place(graph.input_shapes(vertex))
-    return Placement.IN_PLACE if in_place else placement
-
-
 def _functions_behind(graph: Graph, index: int) -> Iterator[int]:
     """The functions of single values after a vertex, one after the other: nobody else wants what is between.
 
@@ -100,7 +96,7 @@ def _functions_behind(graph: Graph, index: int) -> Iterator[int]:
     """
     while len(graph.readers[index]) == 1 and not graph.is_output(index):
         index = graph.readers[index][0]
-        step = graph.vertices[index].layer.step
-        if step is None or not step.slope:
+        function = graph.vertices[index].layer.nonlinearity
+        if function is None or function.step is None or not function.step.slope:
             return
         yield index

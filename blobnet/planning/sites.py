@@ -28,9 +28,10 @@ def make_sites(
     entries = {entry.index: entry for entry in request.entries}
     fused_activations: dict[int, tuple[EpilogueOp, ...]] = {}
     for index, head in sorted(roles.absorbed.items()):
-        step = vertices[index].layer.step
-        assert step is not None
-        fused_activations[head] = (*fused_activations.get(head, ()), step)
+        function = vertices[index].layer.nonlinearity
+        assert function is not None
+        assert function.step is not None
+        fused_activations[head] = (*fused_activations.get(head, ()), function.step)
 
     def site(vertex: Vertex) -> LayerContext:
         ends = [(vertex.index, position) for position in range(len(vertex.inputs))]

@@ -30,13 +30,16 @@ def note_losses(heads: Sequence[Head], graph: Graph) -> None:
     """Warns where a loss that takes logits gets probabilities, or values of an activation that leaves some out."""
     for head in heads:
         layer, name = graph.vertices[head.index].layer, type(head.loss).__name__
+        function = layer.nonlinearity
         takes_logits = head.loss.scores(np.zeros((1, 2), np.float32)) is not None
-        if takes_logits and layer.gives_probabilities:
+        if not takes_logits or function is None:
+            continue
+        if function.gives_probabilities:
             rule = f"{name} takes logits, and does itself what this layer does: the model learns slowly"
             warn(layer.subject, rule, hint="leave it out; predictions are then logits.")
-        elif takes_logits and (layer.activates or "linear").partition("(")[0] not in _ALL_NUMBERS:
+        elif function.text.partition("(")[0] not in _ALL_NUMBERS:
             rule = f"{name} takes logits, which may be any number, and this layer leaves some out"
-            warn(layer.subject, rule, function=layer.activates, hint="end the model without an activation.")
+            warn(layer.subject, rule, function=function.text, hint="end the model without an activation.")
 
 
 def note_order(graph: Graph) -> None:

@@ -18,15 +18,14 @@ from blobnet.bench.network import TRAINING, NetworkBench, burst
 from blobnet.device.device import Device
 from blobnet.launch.kernel_call import COPYING
 from blobnet.layers import Concat
-from blobnet.layers.base import Placement
+from blobnet.layers.base import Placements
 from blobnet.model import Model
 from blobnet.support.formatting import format_bytes
 
 
 def copying(device: Device, model: Model, batch_size: int) -> NetworkBench:
     """The network as it would be if concatenation were a layer as any other."""
-    apart = mock.Mock(return_value=Placement.SEPARATE)
-    with mock.patch.multiple(Concat, placement=apart, delta_placement=apart):
+    with mock.patch.object(Concat, "placement", return_value=Placements()):
         return NetworkBench(device, model, batch_size)
 
 

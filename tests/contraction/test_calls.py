@@ -21,7 +21,7 @@ from blobnet.errors import BlobnetWarning, BuildError, ContractionError, KernelE
 from blobnet.hardware.device_model import GENERIC
 from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.launch.task import TunedChoices
-from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement
+from blobnet.layers.base import Kept, Layer, LayerContext, ParameterSpec, Placement, Placements
 from blobnet.memory.blob import AXES, BlobLayout, Halo, Shape
 from tests.contraction.random_schedules import random_schedule
 from tests.layers.layer_contract import Float64Array, Inputs, Parameters, run_layer_contract
@@ -36,12 +36,10 @@ class _Contracted(Layer):
     weight: tuple[int, ...] = ()
     spare: int = 1
     over_input: bool = False
+    kept = Kept(inputs=True, output=True)
 
-    def placement(self, training: bool) -> Placement:
-        return Placement.IN_PLACE if self.over_input else Placement.SEPARATE
-
-    def delta_placement(self) -> Placement:
-        return Placement.IN_PLACE if self.over_input else Placement.SEPARATE
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return Placements(Placement.IN_PLACE, Placement.IN_PLACE) if self.over_input else Placements()
 
     def program(self, inputs: Sequence[Shape], batch: int) -> Program:
         shapes = {"I": (batch, *inputs[0].dimensions)} | ({"W": self.weight} if self.weight else {})
@@ -55,14 +53,6 @@ class _Contracted(Layer):
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
         return (ParameterSpec("W", self.weight, "he_normal"),) if self.weight else ()
-
-    @property
-    def backward_reads_inputs(self) -> bool:
-        return True
-
-    @property
-    def backward_reads_output(self) -> bool:
-        return True
 
     def input_halo(self, inputs: Sequence[Shape]) -> Halo:
         found = compiled.halos(self.program(inputs, 2), ["I"])["I"]

@@ -19,7 +19,7 @@ from blobnet.examination.reference.activation import named
 from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, SUM, EpilogueOp, c_text, norm
 from blobnet.launch.kernel_call import Array, Blob, Tuning
 from blobnet.layers.activation import Activation
-from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement
+from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement, Placements
 from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
 from blobnet.planning import Buffer
 
@@ -39,7 +39,7 @@ class Arrangement(measured.Arrangement):
 
     Attributes:
         in_place_of: the output is this input's blob.
-        by_placement: output and input deltas lie where ``placement`` and ``delta_placement`` say they may.
+        by_placement: output and input deltas lie where ``placement`` says they may.
         wanted: the inputs that need a delta; None: all.
         training: whether this is a training plan.
         norm, residual, activation: for the epilogue of a layer that fuses them.
@@ -179,7 +179,7 @@ class BlobPlaces(measured.BlobPlaces):
     @property
     def in_place_of(self) -> int | None:
         """The input whose memory is the output's too."""
-        placement = placed(self._problem, self.arrangement.training)
+        placement = placed(self._problem, self.arrangement.training).output
         if self.arrangement.by_placement and placement in (Placement.IN_PLACE, Placement.SHARED):
             return self.arrangement.in_place_of or 0
         return None
@@ -190,8 +190,8 @@ class BlobPlaces(measured.BlobPlaces):
 
     def _is_shared(self, key: Key) -> bool:
         layer = self._problem.layer
-        forward = placed(self._problem, self.arrangement.training) is Placement.SHARED
-        backward = layer.delta_placement() is Placement.SHARED
+        placements = placed(self._problem, self.arrangement.training)
+        forward, backward = placements.output is Placement.SHARED, placements.delta is Placement.SHARED
         return self.arrangement.by_placement and ((key[0] == "output" and forward) or ("delta" in key[0] and backward))
 
     def _joined(self) -> dict[Key, tuple[Key, int]]:
@@ -200,20 +200,19 @@ class BlobPlaces(measured.BlobPlaces):
         if not arrangement.by_placement:
             return places
         starts = [sum(shape.units for shape in shapes[:position]) for position in range(len(shapes))]
-        placement = placed(self._problem, arrangement.training)
-        if placement in (Placement.IN_PLACE, Placement.SHARED):
+        placements = placed(self._problem, arrangement.training)
+        if placements.output in (Placement.IN_PLACE, Placement.SHARED):
             places["output", 0] = (("input", arrangement.in_place_of or 0), 0)
-        elif placement is Placement.CONCAT:
+        elif placements.output is Placement.CONCAT:
             places |= {("input", position): (("output", 0), start) for position, start in enumerate(starts)}
-        placement = layer.delta_placement()
-        if placement is Placement.IN_PLACE:
+        if placements.delta is Placement.IN_PLACE:
             places["input delta", 0] = (("output delta", 0), 0)
-        elif placement is Placement.SHARED:
+        elif placements.delta is Placement.SHARED:
             # Flatten: the planes are those of the input's delta. What is repeated has a delta of its own.
             first, *others = (number for number, shape in enumerate(shapes) if shape.elements == output.elements)
             places["output delta", 0] = (("input delta", first), 0)
             places |= {("input delta", position): (("input delta", first), 0) for position in others}
-        elif placement is Placement.CONCAT:
+        elif placements.delta is Placement.CONCAT:
             places |= {("input delta", position): (("output delta", 0), start) for position, start in enumerate(starts)}
         return places
 
@@ -300,7 +299,7 @@ class Bench(measured.Bench):
 
 def function_step(function: str) -> EpilogueOp:
     """The step that an activation is."""
-    step = Activation(function).step
+    step = Activation(function).nonlinearity.step
     assert step is not None
     return step
 
@@ -317,14 +316,11 @@ def repeated_shape(output: Shape, per: int | None) -> Shape:
     )
 
 
-def placed(problem: Problem, training: bool) -> Placement:
-    """Return where the planner puts the output if no other layer interferes: not over what the backward pass reads."""
-    layer = problem.layer
-    placement = layer.placement(training)
-    if placement is Placement.SEPARATE and problem.shapes and layer.in_place(problem.shapes):
-        placement = Placement.IN_PLACE
-    keeps = training and layer.backward_reads_inputs
-    return Placement.SEPARATE if placement is Placement.IN_PLACE and keeps else placement
+def placed(problem: Problem, training: bool) -> Placements:
+    """Return where the planner puts blobs if no other layer interferes: not over what the backward pass reads."""
+    placements = problem.layer.placement(problem.shapes, training)
+    overwrites = placements.output is Placement.IN_PLACE and training and problem.layer.kept.inputs
+    return replace(placements, output=Placement.SEPARATE) if overwrites else placements
 
 
 def rounded(values: FloatArray, kind: StorageType) -> FloatArray:

@@ -18,7 +18,7 @@ from blobnet.device.device import Device
 from blobnet.examination.measured import Problem, bits, in_memory
 from blobnet.examination.reference.activation import named
 from blobnet.launch.kernel_call import KernelCall, Tuning
-from blobnet.layers.base import Layer, Placement
+from blobnet.layers.base import Layer, Placement, Placements
 from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
 from tests.layers.arranged import Arrangement, Bench, function_step, make_problem, placed
 from tests.reference.compare import assert_close
@@ -161,7 +161,7 @@ def run_layer_contract(
 
 
 def _arrangements(problem: Problem, training: bool) -> list[Arrangement]:
-    layer, inputs = problem.layer, len(problem.shapes)
+    inputs = len(problem.shapes)
     found = [
         Arrangement("tight", tight=True, same_pitch=True, training=training),
         Arrangement("one pitch", same_pitch=True, beside=inputs > 0, training=training),
@@ -170,15 +170,15 @@ def _arrangements(problem: Problem, training: bool) -> list[Arrangement]:
     ]
     if inputs > 1 and training:
         found.append(Arrangement("last delta only", wanted=frozenset([inputs - 1])))
-    if placed(problem, training) is Placement.IN_PLACE:
+    placements = placed(problem, training)
+    if placements.output is Placement.IN_PLACE:
         positions = [place for place, shape in enumerate(problem.shapes) if shape == problem.output_shape]
     else:
-        special = (placed(problem, training), layer.delta_placement()) != (Placement.SEPARATE, Placement.SEPARATE)
-        positions = [0] if special else []
+        positions = [] if placements == Placements() else [0]
     for position in positions:
-        name = f"by placement ({placed(problem, training).value} {position}, delta {layer.delta_placement().value})"
+        name = f"by placement ({placements.output.value} {position}, delta {placements.delta.value})"
         found.append(Arrangement(name, by_placement=True, in_place_of=position, same_pitch=True, training=training))
-    if training and placed(problem, False) is not placed(problem, True):
+    if training and placed(problem, False) != placements:
         whole = next((place for place, shape in enumerate(problem.shapes) if shape == problem.output_shape), None)
         found.append(Arrangement("by placement, inference", by_placement=True, in_place_of=whole, training=False))
     return found
@@ -304,12 +304,12 @@ def _run_twice(bench: Bench, references: _References, backward: bool) -> Run:
 def _check_launches(bench: Bench, run: Run) -> None:
     """SHARED and CONCAT need no launch, and an input without a delta gets none."""
     layer, arrangement = bench.problem.layer, bench.full
-    free = (Placement.SHARED, Placement.CONCAT)
-    if arrangement.by_placement and placed(bench.problem, arrangement.training) in free:
+    free, placements = (Placement.SHARED, Placement.CONCAT), placed(bench.problem, arrangement.training)
+    if arrangement.by_placement and placements.output in free:
         assert not run.calls["forward"], f"{bench.name}: forward must launch nothing"
     if arrangement.training:
         repeats = any(shape.elements != bench.problem.output_shape.elements for shape in bench.problem.shapes)
-        if arrangement.by_placement and layer.delta_placement() in free and not repeats:
+        if arrangement.by_placement and placements.delta in free and not repeats:
             assert not run.calls["backward data"], f"{bench.name}: backward must launch nothing"
         unwanted = replace(
             bench.site, input_deltas=(None,) * len(bench.inputs), accumulate=(False,) * len(bench.inputs)

@@ -15,7 +15,7 @@ from blobnet.examination.measured import in_memory
 from blobnet.examination.reference import activation as reference
 from blobnet.layers import Activation
 from blobnet.layers.activation import ACTIVATIONS
-from blobnet.layers.base import Placement
+from blobnet.layers.base import Placement, Placements
 from blobnet.memory.blob import Shape
 from tests.kinds import kind_of, tuning_for
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
@@ -118,15 +118,14 @@ def test_unknown_function() -> None:
         (Activation("relu", limit=4), "relu(4.0)"),
         (Activation("leaky_relu"), "leaky_relu"),
         (Activation("relu"), "relu"),
-        (Activation("softmax"), None),
+        (Activation("softmax"), "softmax"),
     ],
     ids=str,
 )
-def test_numbers(layer: Activation, text: str | None) -> None:
-    assert layer.activates == text
+def test_numbers(layer: Activation, text: str) -> None:
+    assert layer.nonlinearity.text == text
     assert Activation(**layer.config()) == layer
-    if text:
-        assert Activation(text) == layer
+    assert Activation(text) == layer
 
 
 @pytest.mark.parametrize(
@@ -153,5 +152,6 @@ def test_wrong_numbers(arguments: dict[str, Any], message: str) -> None:
 def test_placement(function: str) -> None:
     layer = Activation(function)
     # The planner keeps it from writing over what the backward pass reads.
-    assert layer.placement(False) is layer.placement(True) is Placement.IN_PLACE
-    assert layer.backward_reads_inputs != layer.backward_reads_output
+    for training in (False, True):
+        assert layer.placement(SHAPES[:1], training) == Placements(Placement.IN_PLACE, Placement.IN_PLACE)
+    assert layer.kept.inputs != layer.kept.output

@@ -10,7 +10,7 @@ import pytest
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError
 from blobnet.launch.kernel_call import KernelCall
-from blobnet.layers.base import Layer, LayerContext, Placement
+from blobnet.layers.base import Layer, LayerContext, Placement, Placements
 from blobnet.memory.blob import Halo, Shape
 from tests.layers.layer_contract import ContractReport, check_central_differences, run_layer_contract
 from tests.layers.toy_layer import (
@@ -123,11 +123,9 @@ class _Wrong(ToyLayer):
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0].with_units(inputs[0].units + 1) if self.mistake == "shape" else inputs[0]
 
-    def placement(self, training: bool) -> Placement:
-        return Placement.SHARED if self.mistake == "shared" else Placement.SEPARATE
-
-    def delta_placement(self) -> Placement:
-        return Placement.SHARED if self.mistake == "shared delta" else Placement.SEPARATE
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        wrong = {"shared": Placements(output=Placement.SHARED), "shared delta": Placements(delta=Placement.SHARED)}
+        return wrong.get(self.mistake, Placements())
 
     def input_halo(self, inputs: Sequence[Shape]) -> Halo:
         return Halo((0, 1)) if self.mistake == "" else Halo()

@@ -36,7 +36,7 @@ def test_a_layer_of_one_line(device: Device, shape: Shape) -> None:
     )
 
 
-FUNCTIONS = ["leaky_relu(0.3)", "relu(1.5)", *(name for name in ACTIVATIONS if Activation(name).activates)]
+FUNCTIONS = ["leaky_relu(0.3)", "relu(1.5)", *(name for name in ACTIVATIONS if Activation(name).elementwise)]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -19,7 +19,7 @@ from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.layers import Activation, BatchNorm
 from blobnet.layers import normalization as normalization_layer
 from blobnet.layers.activation import ACTIVATIONS
-from blobnet.layers.base import LayerContext, ParameterSpec, Placement
+from blobnet.layers.base import Kept, LayerContext, ParameterSpec, Placements
 from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
 from blobnet.network import graph
 from tests.kinds import kind_of, tuning_for
@@ -183,7 +183,9 @@ def test_any_number_of_lanes_and_cells(device: Device, lanes: int, tuning: Tunin
 
 
 @every_way
-@pytest.mark.parametrize("function", ["leaky_relu(0.3)", *(name for name in ACTIVATIONS if Activation(name).activates)])
+@pytest.mark.parametrize(
+    "function", ["leaky_relu(0.3)", *(name for name in ACTIVATIONS if Activation(name).elementwise)]
+)
 def test_every_activation_forward_and_backward(device: Device, function: str, tuning: Tuning) -> None:
     report = contract(device, BatchNorm(), Shape(2, 5, 7), tuning, arrangements=[], fused=[function])
     assert report.runs[f"with {function}"].kernels == kernels_of(tuning, Shape(2, 5, 7))
@@ -282,19 +284,14 @@ def test_central_differences(device: Device, tuning: Tuning) -> None:
 class _Frozen(BatchNorm):
     """A norm as a plan for training runs it where scale and shift are frozen."""
 
-    @property
-    def backward_reads_inputs(self) -> bool:
-        return self.frozen_reads_inputs
-
-    @property
-    def recomputes_output(self) -> bool:
-        return False
+    kept = Kept()
+    recomputes_output = False
 
     def parameters(self, inputs: Sequence[Shape]) -> tuple[ParameterSpec, ...]:
         return tuple(replace(spec, trainable=False) for spec in super().parameters(inputs))
 
-    def placement(self, training: bool) -> Placement:
-        return super().placement(False)
+    def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
+        return super().placement(inputs, False)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         return super().forward(replace(site, training=False))

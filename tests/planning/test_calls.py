@@ -62,7 +62,7 @@ def test_the_slope_of_an_absorbed_activation_is_its_norms() -> None:
     chain = [layers.Conv2D(2, 1), layers.BatchNorm(name="norm"), layers.Activation("relu", name="relu")]
     found = stages(request_for(sequential([layers.Input(2, 6, 5), *chain, layers.Conv2D(1, 1)])))
     (step,) = found.fusion.sites[2].fused_activations
-    assert step == layers.Activation("relu").step
+    assert step == layers.Activation("relu").nonlinearity.step
     assert not any(site.fused_activations for index, site in enumerate(found.fusion.sites) if index != 2)
 
 

@@ -47,7 +47,7 @@ def test_behind_what_is_trained_first_everything_needs_deltas() -> None:
 def test_an_activation_is_absorbed_only_where_the_norm_is_trained_and_memory_shared() -> None:
     roles = assign_roles(request_for(chain()))
     assert roles.absorbed == {3: 2}
-    assert roles.placements[3] is Placement.SHARED
+    assert roles.placements[3].output is Placement.SHARED
     assert [roles.runs_backward(index) for index in range(5)] == [False, True, True, False, True]
     for options in ({"frozen": ("norm/scale", "norm/shift")}, {"share": False}, {"training": False}):
         assert assign_roles(request_for(chain(), **options)).absorbed == {}  # type: ignore[arg-type]
