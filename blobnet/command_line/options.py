@@ -1,0 +1,335 @@
+"""The options of all commands, as tables from which the parser and its help are made."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from blobnet.command_line import option_types
+from blobnet.device.tuning import LEVELS
+from blobnet.support.kinds import option_names, squeezed
+from blobnet.support.picture_kinds import PICTURE_KINDS
+
+#: What becomes of the value that stands so in a table; of others nothing: they stay text.
+_TYPES = {
+    **dict.fromkeys(("N", "K", "S"), option_types.count),
+    **dict.fromkeys(("X", "MS"), option_types.number),
+    **dict.fromkeys(("FILE", "FILE.h5", "DIR", "IN", "OUT"), Path),
+    "F": option_types.fraction,
+    "HxW": option_types.image_size,
+    "C,H,W": option_types.shape,
+    "SIZE": option_types.memory,
+}
+
+_MODEL = """one of blobnet's networks (lenet5, resnet50, ...: 'blobnet train --help' lists them); or
+  path/to/file.py:function, a function of yours that returns a Model"""
+_DATA = """\
+--dataset DATA  digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder with x.npy
+  and y.npy, of a folder that holds a folder of pictures for each class, or the folders images and masks, or of a CSV
+  file with the columns path and label"""
+_READING = """\
+--data-folder DIR  where the files of mnist or fashion-mnist are looked for first
+--image-size HxW  resize pictures to this height and width, 64x48 say, or 64 for both (default: those of a saved model)
+--workers N  processes that decode pictures; 0 does without (default: one for each core, for many pictures)
+--skip-unreadable  leave out pictures that cannot be decoded, and say so"""
+_AUGMENT = """\
+--augment LIST  change samples at random, in the order given, by the classes of blobnet.augment or their short names:
+  {augmentations}; with a number, its first argument: crop=2,flip,rotate=10 say (default: nothing)"""
+_FREEZE = """\
+--freeze NAME  do not train this layer or parameter; also a pattern, 'stage1*' or '*/bias' say; may come several times
+--freeze-until LAYER  do not train this layer, and none that its values depend on"""
+_BATCH_SIZE = """\
+--batch-size N  samples a step (default: 64)"""
+_SHAPE = """\
+--input-shape C,H,W  of a sample (default: the model's own, or 1,28,28)
+--classes N  default: the model's own, or 10"""
+_SIZE = """\
+--size N  build the network for samples of NxN"""
+_MEMORY = """\
+--align N  round the rows and the planes of blobs up to multiples of N numbers (default: 1)
+--storage NAME  what inference keeps between layers: float32, or float16 in half the memory (default: float32)"""
+_DEVICE = """\
+--device DEVICE  a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the
+  best"""
+_PRECISION = """\
+--precision NAME  fp32, or tf32 for convolutions on the tensor cores of NVIDIA GPUs (default: fp32)"""
+#: Kinds of pictures that can be drawn.
+_DRAWN = ".png, .pdf or .svg; needs matplotlib"
+
+#: The options of each command. A line has a name, what stands for the value (nothing: a flag) and, after two spaces,
+#: the help; it goes on in lines that are indented. A line without help begins a group.
+_TABLES = {
+    "train": f"""
+model MODEL  {_MODEL}; with --init-from, without it that of the file
+data:
+{_DATA}
+{_READING}
+--validation-fraction F  the part of the training samples that is held out for validation (default: 0.1 if something is
+  chosen by it or there is no test split, else none)
+training:
+--epochs N  passes over the data, counted from the beginning (default: 5; with --resume as many as were planned)
+{_BATCH_SIZE}
+--optimizer NAME  {{optimizers}} (default: adam)
+--learning-rate X  default: 0.002, and 0.01 for sgd; the highest of a schedule
+--momentum X  of optimizers that have one, as sgd (default: 0)
+--weight-decay X  default: 0, and 0.01 for adamw
+--clip-norm X  the largest norm of all gradients together
+--loss NAME  {{losses}}; for several outputs mask=dice,speed=huber (default: cross-entropy for classes,
+  mean-squared-error for targets)
+--loss-weights LIST  of several outputs, what their losses are multiplied by: mask=1,speed=0.5 (default: 1)
+--label-smoothing X  of the cross-entropies and focal (default: 0)
+--class-weights balanced  balanced: all classes weigh the same, however many samples they have
+--accumulate N  batches of a step, whose gradients are added up (default: 1)
+--fit-memory  compute a batch in parts, whose gradients are added up, where the device has no memory for all of it
+--shards N  parts of a batch, added in a fixed order: up to so many ranks give the same bits (default: 1,
+  under mpiexec 8)
+--reduction NAME  how ranks add: ordered, with the same bits for any number of them, or fast, as MPI likes (default:
+  ordered)
+--sync-batch-norm  have batch norms normalise a batch over all its shards, and not each by itself
+--batch-size-per-device N  samples a step of each rank, in place of --batch-size, which is that of all
+--average X  keep a moving average of the weights, of which a step keeps this part: 0.999 say (default: none)
+{_AUGMENT}
+--schedule NAME  of the learning rate: {{schedules}}; step is x0.1 every few epochs, cosine (the default) goes down to 0
+  over --epochs
+--step-epochs N  epochs of a step (default: a third of --epochs)
+--warmup-epochs X  epochs in which a cosine's rate first rises (default: 0)
+--early-stopping N  stop when the validation loss has not fallen for N epochs; the file keeps the best epoch
+--save-best  keep the epoch with the lowest validation loss, not the last
+--plateau N  halve the learning rate when the validation loss has not fallen for N epochs
+--seed N  of weights, order, augmentation and dropout (default: 0)
+weights of another training:
+--init-from FILE.h5  start from the weights of this file (or .onnx), with a new last layer; with MODEL, where layers
+  have the same names
+--classes N  outputs of the model (default: the classes of the data)
+{_FREEZE}
+files:
+--output FILE.h5  the model file (default: the model's name and .h5)
+--resume  go on with the training in the output file
+--overwrite  replace an output file that is there
+--plot FILE  draw the training curves ({_DRAWN})
+--checkpoint-steps N  also write the output file every N steps in the middle of an epoch, and at Ctrl-C or SIGTERM
+  (default: after every epoch alone)
+--timeout N  end with an error where no step, or validation, ends for so many seconds, since a device or a disk hangs
+  (default: wait for ever)
+--csv FILE  log the metrics, a line an epoch
+--tensorboard DIR  log the metrics for TensorBoard (needs tensorboardX)
+device:
+{_DEVICE}
+{_PRECISION}
+--check  check every launch for writes where it must not write (slow)
+--verify  first check the ways to compute that were never used on this device and driver, as 'blobnet doctor' does
+""",
+    "evaluate": f"""
+file FILE.h5  a model file; or .onnx
+{_DATA}
+{_READING}
+{_BATCH_SIZE}
+--report  print precision, recall, F1, IoU and AUC of each class (classes only)
+--matrix FILE  draw the confusion matrix ({_DRAWN}; classes only)
+--mistakes FILE  draw the worst mistakes, with the truth and what was said ({_DRAWN}), or list all of them, the worst
+  first (.csv); may come twice
+{_DEVICE}
+{_PRECISION}
+""",
+    "predict": f"""
+file FILE.h5  a model file; or .onnx
+images IMAGE  a picture ({PICTURE_KINDS}; needs Pillow), a .npy array, a folder of these, or a .npz, HDF5 or .npy file
+  of samples (x_test, else x)
+--top K  show the K best classes of each (default: 1)
+--csv FILE  write all probabilities, a line a picture, instead of printing
+--json FILE  write all probabilities as JSON instead of printing
+--npz FILE  write the model's outputs, whatever their shape, as arrays of their names
+--masks DIR  for a model that gives a class for each position: write PNG files whose palette's indices are the classes,
+  in the pictures' sizes
+{_DEVICE}
+{_PRECISION}
+""",
+    "show": f"""
+what WHAT  a data set, as --dataset of train takes it; or a model file, or one of the models of train as it starts
+--plot FILE  the picture (.png, .pdf or .svg; default: WHAT's name and -samples.png or -layers.png, here)
+--count N  samples to draw (default: 40), or to run the model on (default: 64)
+--seed N  of the samples' order, of augmentation and of dropout (default: 0)
+for a data set:
+{_AUGMENT}
+for a model:
+--dataset DATA  run the model on samples of this data set, and back
+data:
+{_READING}
+device:
+{_DEVICE}
+""",
+    "devices": """
+--facts  show what is known of each, and where it comes from
+""",
+    "doctor": """
+--device DEVICE  check this device alone, not all: part of its name, or its address
+--thorough  check on more layers, and all that was tuned: minutes
+--json  print JSON and nothing else
+--seed N  of shapes, memory and data (default: 0)
+--limit S  seconds for a check (default: 60)
+--clear  check nothing: let plans use again what earlier checks denied them
+""",
+    "plan": f"""
+model MODEL  {_MODEL}; or a model file
+{_BATCH_SIZE}
+{_SHAPE}
+--inference  plan for prediction instead of training
+{_FREEZE}
+--optimizer NAME  whose state is counted: {{optimizers}} (default: adam)
+{_MEMORY}
+--memory SIZE  find the largest batch for this memory, 8GiB say, not a device's
+--plot FILE  draw what holds memory, launch by launch ({_DRAWN})
+{_DEVICE}
+many devices:
+--devices N  plan a training on so many: what each needs and sends
+--devices-per-host N  so many of them (default: all)
+--shards N  of a batch (default: 8, or --devices)
+--step-time MS  of one device with its part of the batch, as 'blobnet bench model' measures it, for the efficiency
+""",
+    "bench": f"""
+what WHAT  conv, layer, model or fit
+subject SUBJECT  a network, a suite or a shape (default for layers: resnet50)
+--batch-size N  samples (default: 8 on a CPU, 64 on a GPU)
+{_SIZE}
+--repeats N  of which the median counts (default: 7)
+{_MEMORY}
+--direction NAME  forward, backward-data or backward-weights; backward for layers without weights (default: all)
+--against torch  measure PyTorch as well, in turn (it must be installed)
+--json  print JSON, in ms, and nothing else
+--plot FILE  draw the roofline, of a model also the time of each kernel ({_DRAWN})
+{_DEVICE}
+{_PRECISION}
+for bench model (and --classes for bench fit):
+--classes N  default: the model's own
+--launches  list every launch, not every kernel
+--first-step  also time new processes, with empty program caches and with full ones
+for bench fit:
+--augment LIST  also train with it, in turn: as for 'blobnet train'
+""",
+    "tune": f"""
+model MODEL  {_MODEL}; a model file; or a suite or shape of 'blobnet bench'
+{_BATCH_SIZE}
+{_SIZE}
+--inference  tune for prediction alone
+--level NAME  none (show what is known), fast (the few best by predicted cost) or wide (default: fast)
+--again  measure also what is known
+--output DIR  put the winners also into a file for this device in DIR, in the form in which tunings ship
+{_DEVICE}
+{_PRECISION}
+""",
+    "compile": f"""
+text TEXT  a contraction, or a file that holds it
+--shapes NAME=AxBxC  of the inputs
+--sizes NAME=N  of names in the text
+--gradients NAME  compile the gradients of these inputs instead; of all without
+--schedule TEXT  for the first table, instead of the one that is chosen
+--model NAME  compile nothing: print tables, tiles and their scores by the model of seed 001, on the hardware of its
+  example (docs/sources.md); with --show all tiles that its search looks at
+--show  print tables and OpenCL C too
+{_DEVICE}
+""",
+    "convert": f"""
+input IN  a .h5, .onnx, .weights.h5 or .safetensors file
+output OUT  the file to write, of any of these kinds
+--model MODEL  the network of weights: {_MODEL}; or a model file
+{_SHAPE}
+--overwrite  replace an output file that is there
+""",
+    "inspect": """
+file FILE.h5  a model file
+""",
+}
+
+
+def _choice(*names: str) -> dict[str, Any]:
+    """The first of these names unless another one is given."""
+    return {"choices": names, "default": names[0]}
+
+
+_MANY: dict[str, Any] = {"nargs": "+", "default": []}
+#: What an option is besides, in every command that has it, or in one of them.
+_MORE: dict[str, Mapping[str, Any]] = {
+    "align": {"default": 1},
+    "against": {"choices": ("torch",)},
+    "batch_size": {"default": 64},
+    "class_weights": {"choices": ("balanced",)},
+    "freeze": {"action": "append"},
+    "loss": {"type": option_types.loss},
+    "loss_weights": {"type": option_types.numbers_by_name},
+    "precision": _choice("fp32", "tf32"),
+    "seed": {"type": option_types.seed, "default": 0},
+    "storage": _choice("float32", "float16"),
+    "workers": {"type": option_types.count_or_none},
+    "train model": {"nargs": "?"},
+    "train dataset": {"required": True},
+    "train batch_size": {"default": None},
+    "train seed": {"default": None},
+    "fit_memory": {"default": None},
+    "sync_batch_norm": {"default": None},
+    "reduction": _choice("ordered", "fast"),
+    "evaluate dataset": {"required": True},
+    "mistakes": {"action": "append", "default": []},
+    "images": {"nargs": "+"},
+    "top": {"default": 1},
+    "limit": {"default": 60},
+    "bench what": {"choices": ("conv", "layer", "model", "fit")},
+    "subject": {"nargs": "?"},
+    "bench batch_size": {"default": None},
+    "repeats": {"default": 7},
+    "direction": {
+        "type": lambda text: text.replace("-", " "),
+        "choices": ("forward", "backward", "backward data", "backward weights"),
+    },
+    "level": {"choices": LEVELS, "default": "fast"},
+    "shapes": {"type": option_types.named_sizes, **_MANY},
+    "sizes": {"type": option_types.named_size, **_MANY},
+    "gradients": {"nargs": "*"},
+    "compile model": {"choices": ["seed"], "metavar": None},
+}
+#: Options of which one alone may be given.
+_EITHER = {"train": ("resume", "overwrite"), "compile": ("schedule", "model")}
+
+
+def add_options(command: str, parser: argparse.ArgumentParser) -> None:
+    """Adds the options of a command to its parser."""
+    names = {
+        "optimizers": option_names("optimizers", "Optimizer"),
+        "schedules": option_names("schedules", "Schedule", option_types.NOT_OPTIONS),
+        "losses": option_names("losses", "Loss", option_types.NOT_OPTIONS),
+        "augmentations": option_names("augment", "Augmentation"),
+    }
+    kinds = {f"{command} optimizer": _kind(names["optimizers"]), "train schedule": _kind(names["schedules"])}
+    more = {**_MORE, **kinds}
+    group: argparse._ActionsContainer = parser
+    either: argparse._ActionsContainer | None = None
+    for line in re.split(r"\n(?! )", _TABLES[command].strip()):
+        words, _, text = line.format(**{kind: any_of(some) for kind, some in names.items()}).partition("  ")
+        if not text:
+            group = parser.add_argument_group(words.rstrip(":"))
+            continue
+        option, _, value = words.partition(" ")
+        name = option.strip("-").replace("-", "_")
+        settings: dict[str, Any] = {"metavar": value, "type": _TYPES.get(value)} if value else {"action": "store_true"}
+        settings |= {**more.get(name, {}), **more.get(f"{command} {name}", {})}
+        owner = group
+        if name in _EITHER.get(command, ()):
+            owner = either = either or group.add_mutually_exclusive_group()
+        owner.add_argument(option, help=" ".join(text.split()), **settings)
+
+
+def _kind(known: list[str]) -> dict[str, Any]:
+    """An option that is the name of a class, in any spelling."""
+    return {"choices": known, "type": partial(_spelled_as, {squeezed(name): name for name in known})}
+
+
+def _spelled_as(kinds: Mapping[str, str], text: str) -> str:
+    return kinds.get(squeezed(text), text)
+
+
+def any_of(names: Sequence[str]) -> str:
+    """Return ``a, b or c``."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
