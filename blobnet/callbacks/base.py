@@ -24,9 +24,19 @@ class Callback(metaclass=Explained):
 
     Attributes:
         only_logs: whether it changes nothing in the training; of several ranks the first alone has such callbacks.
+        option: the argument that an option of ``blobnet train`` gives, and the row of that option in the help
+            (blobnet/command_line/options.py). A class that has none is for Python alone.
     """
 
     only_logs: ClassVar[bool] = False
+    option: ClassVar[tuple[str, str]]
+    #: The classes that have an option of their own.
+    with_option: ClassVar[list[type[Callback]]] = []
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "option" in vars(cls):
+            Callback.with_option.append(cls)
 
     def begin(self, progress: Progress) -> None:
         """Before the first epoch."""

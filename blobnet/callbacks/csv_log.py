@@ -26,6 +26,7 @@ class CSVLog(_FileCallback):
     """
 
     only_logs = True
+    option = ("path", "--csv FILE  log the metrics, a line an epoch")
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)

@@ -26,6 +26,11 @@ class EarlyStopping(_Monitor):
         OptionError: patience is not a positive int; or, before the first epoch, nothing measures ``monitor``.
     """
 
+    option = (
+        "patience",
+        "--early-stopping N  stop when the validation loss has not fallen for N epochs; the file keeps the best epoch",
+    )
+
     def __init__(
         self,
         monitor: str = "validation_loss",

@@ -27,6 +27,11 @@ class ReduceOnPlateau(_Monitor):
         OptionError: a value out of its range; or, before the first epoch, nothing measures ``monitor``.
     """
 
+    option = (
+        "patience",
+        "--plateau N  halve the learning rate when the validation loss has not fallen for N epochs",
+    )
+
     def __init__(
         self,
         monitor: str = "validation_loss",

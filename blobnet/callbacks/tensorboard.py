@@ -25,6 +25,7 @@ class TensorBoard(Callback):
     """
 
     only_logs = True
+    option = ("folder", "--tensorboard DIR  log the metrics for TensorBoard (needs tensorboardX)")
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 from blobnet.command_line import option_types
 from blobnet.device.tuning import LEVELS
-from blobnet.support.kinds import option_names, squeezed
+from blobnet.support.kinds import folder_of, option_names, squeezed
 from blobnet.support.picture_kinds import PICTURE_KINDS
 
 #: What becomes of the value that stands so in a table; of others nothing: they stay text.
@@ -97,9 +99,6 @@ training:
   over --epochs
 --step-epochs N  epochs of a step (default: a third of --epochs)
 --warmup-epochs X  epochs in which a cosine's rate first rises (default: 0)
---early-stopping N  stop when the validation loss has not fallen for N epochs; the file keeps the best epoch
---save-best  keep the epoch with the lowest validation loss, not the last
---plateau N  halve the learning rate when the validation loss has not fallen for N epochs
 --seed N  of weights, order, augmentation and dropout (default: 0)
 weights of another training:
 --init-from FILE.h5  start from the weights of this file (or .onnx), with a new last layer; with MODEL, where layers
@@ -115,8 +114,9 @@ files:
   (default: after every epoch alone)
 --timeout N  end with an error where no step, or validation, ends for so many seconds, since a device or a disk hangs
   (default: wait for ever)
---csv FILE  log the metrics, a line an epoch
---tensorboard DIR  log the metrics for TensorBoard (needs tensorboardX)
+callbacks:
+--save-best  keep the epoch with the lowest validation loss, not the last
+{{callbacks}}
 device:
 {_DEVICE}
 {_PRECISION}
@@ -296,7 +296,7 @@ _EITHER = {"train": ("resume", "overwrite"), "compile": ("schedule", "model")}
 
 def add_options(command: str, parser: argparse.ArgumentParser) -> None:
     """Adds the options of a command to its parser."""
-    names = {
+    names: dict[str, list[str]] = {
         "optimizers": option_names("optimizers", "Optimizer"),
         "schedules": option_names("schedules", "Schedule", option_types.NOT_OPTIONS),
         "losses": option_names("losses", "Loss", option_types.NOT_OPTIONS),
@@ -306,19 +306,36 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
     more = {**_MORE, **kinds}
     group: argparse._ActionsContainer = parser
     either: argparse._ActionsContainer | None = None
-    for line in re.split(r"\n(?! )", _TABLES[command].strip()):
-        words, _, text = line.format(**{kind: any_of(some) for kind, some in names.items()}).partition("  ")
+    texts = {kind: any_of(some) for kind, some in names.items()}
+    table = _TABLES[command].format(callbacks="\n".join(callback_rows()), **texts)
+    for line in re.split(r"\n(?! )", table.strip()):
+        words, _, text = line.partition("  ")
         if not text:
             group = parser.add_argument_group(words.rstrip(":"))
             continue
         option, _, value = words.partition(" ")
-        name = option.strip("-").replace("-", "_")
+        name = name_of(words)
         settings: dict[str, Any] = {"metavar": value, "type": _TYPES.get(value)} if value else {"action": "store_true"}
         settings |= {**more.get(name, {}), **more.get(f"{command} {name}", {})}
         owner = group
         if name in _EITHER.get(command, ()):
             owner = either = either or group.add_mutually_exclusive_group()
         owner.add_argument(option, help=" ".join(text.split()), **settings)
+
+
+def name_of(row: str) -> str:
+    """Return the name that a row's value has among those of the command line: ``early_stopping``."""
+    return row.partition(" ")[0].strip("-").replace("-", "_")
+
+
+def callback_rows() -> list[str]:
+    """Return the rows of callbacks that have an option, without importing any."""
+    loaded = sys.modules.get("blobnet.callbacks")
+    if loaded is not None:  # And with them those of a user's own that are defined.
+        return [kind.option[1] for kind in loaded.Callback.with_option]
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder_of("callbacks").glob("*.py"))]
+    found = [re.search(r"^    option = (\(.*?\))$", text, re.MULTILINE | re.DOTALL) for text in texts]
+    return [ast.literal_eval(match[1])[1] for match in found if match]
 
 
 def _kind(known: list[str]) -> dict[str, Any]:

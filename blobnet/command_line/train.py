@@ -24,7 +24,7 @@ from blobnet import optimizers, plots, schedules
 from blobnet.augment import Augmentation
 from blobnet.augment.epoch_rows import check_mixed
 from blobnet.augment.words import augmentations_of
-from blobnet.callbacks import Callback, Checkpoint, CSVLog, EarlyStopping, ReduceOnPlateau, TensorBoard
+from blobnet.callbacks import Callback, Checkpoint, EarlyStopping
 from blobnet.command_line import transfer
 from blobnet.command_line.data_argument import (
     check_classes,
@@ -37,6 +37,7 @@ from blobnet.command_line.data_argument import (
     losses_of,
 )
 from blobnet.command_line.model_argument import ModelSource
+from blobnet.command_line.options import name_of
 from blobnet.command_line.text import short_list
 from blobnet.data.sample_weights import ClassWeights
 from blobnet.datasets import Dataset, Split
@@ -427,26 +428,29 @@ def _check_by_output(options: argparse.Namespace, model: Model) -> None:
 def _callbacks(
     options: argparse.Namespace, data: Dataset | NamedDataset, file: _OutputFile, device: Device
 ) -> list[Callback]:
-    callbacks: list[Callback] = []
-    if file.best is not None:
-        callbacks.append(file.best)  # before the file, which asks it for the best epoch
-    if options.plateau:
-        callbacks.append(ReduceOnPlateau(patience=options.plateau))
-    callbacks.append(file)
+    asked = {kind: value for kind, value in _given(options).items() if kind is not EarlyStopping}
+    made: list[Any] = [kind(**{kind.option[0]: value}) for kind, value in asked.items()]
+    callbacks: list[Callback] = [file.best] if file.best is not None else []  # The file asks it for the best epoch.
+    callbacks += [*(each for each in made if not each.only_logs), file]
     if options.timeout:
         callbacks.append(_Timeout(options.timeout, device, file))
-    if options.tensorboard:
-        callbacks.append(TensorBoard(options.tensorboard))
-    if options.csv:
-        callbacks.append(CSVLog(options.csv))
+    callbacks += [each for each in made if each.only_logs]
     if options.plot:
         callbacks.append(_Plot(options.plot, f"{Path(file.path).name} on {data.name}"))
     return callbacks
 
 
+def _given(options: argparse.Namespace) -> dict[Any, Any]:
+    """Return the callbacks that options ask for, each class with what its option says."""
+    values = {kind: getattr(options, name_of(kind.option[1]), None) for kind in Callback.with_option}
+    return {kind: value for kind, value in values.items() if value is not None}
+
+
 def _check_paths(options: argparse.Namespace, output: Path) -> None:
     """Refuses, before any work, files that cannot be written or that would destroy others."""
-    written = {"--output": output, "--csv": options.csv, "--plot": options.plot}
+    written = {"--output": output, "--plot": options.plot}
+    rows = {kind.option[1]: path for kind, path in _given(options).items()}
+    written |= {row.split()[0]: path for row, path in rows.items() if row.split()[1] == "FILE"}
     paths = {name: os.path.realpath(path) for name, path in written.items() if path is not None}
     read = {"--dataset": options.dataset, "--init-from": options.init_from}
     for (one, path), (other, same) in itertools.product(paths.items(), {**paths, **read}.items()):
@@ -554,7 +558,7 @@ def _held_out(options: argparse.Namespace, data: _Data) -> tuple[_Data, _Split |
             rule = "only a data set without a validation split can hold one out"
             raise OptionError("--validation-fraction", rule, data=data)
         return replace(data, validation=None), data.validation
-    is_chosen = options.early_stopping or options.save_best or options.plateau
+    is_chosen = options.save_best or any(not kind.only_logs for kind in _given(options))
     fraction = options.validation_fraction
     if fraction is None and (is_chosen or data.test is None):
         fraction = DEFAULT_FRACTION

@@ -101,17 +101,23 @@ def spelled(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "-", name).lower()
 
 
+def folder_of(package: str) -> Path:
+    """Return the folder of a package of blobnet, without importing it."""
+    spec = importlib.util.find_spec(f"blobnet.{package}")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
+
+
 @cache
 def public_names(package: str) -> list[str]:
     """Return what a package of blobnet makes public (its ``__all__``), without importing it.
 
     The help of commands takes them from here, and waits for neither NumPy nor OpenCL.
     """
-    spec = importlib.util.find_spec(f"blobnet.{package}")
-    assert spec is not None
-    assert spec.origin is not None
+    text = (folder_of(package) / "__init__.py").read_text(encoding="utf-8")
     # NOTE: to parse the whole file takes as long as all else that a command's help does.
-    found = re.search(r"^__all__ = (\[.*?\])", Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.search(r"^__all__ = (\[.*?\])", text, re.MULTILINE | re.DOTALL)
     assert found, f"blobnet.{package} has no __all__"
     return list(ast.literal_eval(found[1]))
 

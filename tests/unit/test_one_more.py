@@ -24,6 +24,7 @@ from blobnet.augment.words import augmentations_of
 from blobnet.callbacks.base import check_callbacks
 from blobnet.checkup.steps import StepCheck, checks_of_steps
 from blobnet.command_line import main
+from blobnet.command_line.options import callback_rows
 from blobnet.errors import FileError
 from blobnet.examination.reference import losses as of_losses
 from blobnet.examination.reference import optimizers as of_optimizers
@@ -84,8 +85,9 @@ def worst(targets, outputs):
 
 class Counter(Callback):
     """Counts epochs."""
-    def __init__(self):
-        self.epochs = 0
+    option = ("limit", "--count-to N  count epochs up to N")
+    def __init__(self, limit=9):
+        self.epochs, self.limit = 0, limit
     def epoch_end(self, progress):
         self.epochs += 1
 '''
@@ -96,6 +98,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]
     """The module with one more of each kind, which are forgotten at the end."""
     for family in FAMILIES.values():
         monkeypatch.setattr(family, "kinds", dict(family.kinds))
+    monkeypatch.setattr(bn.callbacks.Callback, "with_option", [*bn.callbacks.Callback.with_option])
     monkeypatch.setattr("blobnet.metrics.naming.METRICS", METRICS)
     before = dict(METRICS)
     (tmp_path / "one_more.py").write_text(OWN)
@@ -120,7 +123,7 @@ def test_options_find_it(own: ModuleType, capsys: pytest.CaptureFixture[str], mo
     with pytest.raises(SystemExit):
         main.main(["train", "--help"])
     said = capsys.readouterr().out
-    for name in ("quick-step", "halving", "wide-huber", "upside-down"):
+    for name in ("quick-step", "halving", "wide-huber", "upside-down", "--count-to N"):
         assert name in said
     parser = main.make_parser()[1]["train"]
     options = parser.parse_args(
@@ -129,6 +132,13 @@ def test_options_find_it(own: ModuleType, capsys: pytest.CaptureFixture[str], mo
     assert (options.optimizer, options.schedule, options.loss) == ("quick-step", "halving", "wide-huber")
     train = importlib.import_module("blobnet.command_line.train")
     options.epochs = 3
+    assert train._given(options) == {}
+    given = parser.parse_args(["m", "--dataset", "d", "--count-to", "7", "--csv", "a.csv", "--early-stopping", "2"])
+    stopping = bn.callbacks.EarlyStopping(patience=2)
+    file = train._OutputFile(Path("m.h5"), stopping, None)
+    best, counter, output, log = train._callbacks(given, None, file, None)
+    assert (type(counter), counter.limit, log.path) == (own.Counter, 7, Path("a.csv"))
+    assert (best, output) == (stopping, file)
     assert train._optimizer(options) == own.QuickStep(own.Halving(train.DEFAULT_RATE))
     with pytest.raises(SystemExit):
         parser.parse_args(["m", "--dataset", "d", "--optimizer", "quick"])
@@ -213,12 +223,16 @@ def test_an_architecture_is_a_row_and_its_names(monkeypatch: pytest.MonkeyPatch)
     assert (model.register_file, model.units_of_core, model.tensor_types) == (128 << 10, 2, ("bf16",))
 
 
-def test_help_names_what_is_public_before_it_is_imported() -> None:
+def test_help_names_what_is_public_before_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """``blobnet train --help`` imports no NumPy, and so reads what packages say of themselves."""
     for package, family in FAMILIES.items():
         own = {name for name, kind in family.kinds.items() if kind.__module__.startswith("blobnet.")}
         assert set(public_names(package)) == own | {family.__name__}
         assert set(option_names(package, family.__name__)) == set(map(spelled, family.kinds))
     assert set(public_names("models")) == set(bn.models.__all__)
+    rows = callback_rows()
+    monkeypatch.delitem(sys.modules, "blobnet.callbacks")
+    assert callback_rows() == sorted(rows)
+    assert [row.split()[0] for row in rows] == ["--csv", "--early-stopping", "--plateau", "--tensorboard"]
     assert option("--optimizer").choices == ["sgd", "adam", "adamw", "rmsprop"]
     assert option("--schedule").choices == ["constant", "cosine", "step"]
