@@ -189,13 +189,12 @@ class BlobPlaces(measured.BlobPlaces):
         return planes if per is None else {**planes, ("residual", 0): repeated_shape(planes["output", 0], per)}
 
     def _is_shared(self, key: Key) -> bool:
-        layer = self._problem.layer
         placements = placed(self._problem, self.arrangement.training)
         forward, backward = placements.output is Placement.SHARED, placements.delta is Placement.SHARED
         return self.arrangement.by_placement and ((key[0] == "output" and forward) or ("delta" in key[0] and backward))
 
     def _joined(self) -> dict[Key, tuple[Key, int]]:
-        layer, shapes, arrangement = self._problem.layer, self._problem.shapes, self.arrangement
+        shapes, arrangement = self._problem.shapes, self.arrangement
         output, places = self._problem.output_shape, super()._joined()
         if not arrangement.by_placement:
             return places
