@@ -27,7 +27,7 @@ def densenet121(
         class_names: their names.
         seed: of the initial weights.
     """
-    return _densenet(input_shape, classes, class_names, seed, 64, 32, (6, 12, 24, 16))
+    return _densenet(input_shape, classes, class_names, seed, 32, (6, 12, 24, 16))
 
 
 def densenet161(
@@ -41,7 +41,7 @@ def densenet161(
         class_names: their names.
         seed: of the initial weights.
     """
-    return _densenet(input_shape, classes, class_names, seed, 96, 48, (6, 12, 36, 24))
+    return _densenet(input_shape, classes, class_names, seed, 48, (6, 12, 36, 24))
 
 
 def _densenet(
@@ -49,16 +49,15 @@ def _densenet(
     classes: int,
     class_names: Sequence[str],
     seed: int,
-    stem: int,
     growth: int,
     blocks: Sequence[int],
 ) -> bn.Model:
-    """A stem of so many units, and blocks of so many layers, each of which adds ``growth`` units.
+    """A stem, and blocks of so many layers, each of which adds ``growth`` units to the stem's two times as many.
 
     Between blocks a 1x1 convolution halves the units, and a pool the sides.
     """
     images = layers.Input(*input_shape, name="input")()
-    node = layers.Conv2D(stem, 7, 2, 3, bias=False, name="stem_conv")(images)
+    node = layers.Conv2D(2 * growth, 7, 2, 3, bias=False, name="stem_conv")(images)
     node = _activated(node, "stem")
     node = layers.MaxPool2D(3, 2, padding=1, name="stem_pool")(node)
     for block, count in enumerate(blocks, start=1):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import classifier, convolution, inverted_residual
+from blobnet.models.blocks import Convolutions, Gates, InvertedResidual, classifier
 
 #: Stages of inverted residuals: expansion, taps, units, blocks, and the stride of the first block.
 STAGES = (
@@ -36,24 +36,15 @@ def efficientnet_b0(
         class_names: their names.
         seed: of the initial weights.
     """
-    images = layers.Input(*input_shape, name="input")()
-    node = convolution(images, 32, 3, "stem", stride=2, activation="silu")
+    images, convolution = layers.Input(*input_shape, name="input")(), Convolutions("silu")
+    node = convolution(images, 32, 3, "stem", stride=2)
     number, total = 0, sum(stage[3] for stage in STAGES)
     for expansion, kernel, units, count, first_stride in STAGES:
         for block in range(count):
-            given = node.shape.units
-            node = inverted_residual(
-                node,
-                expansion * given,
-                kernel,
-                units,
-                1 if block else first_stride,
-                f"block{number + 1}",
-                activation="silu",
-                squeezed=max(1, given // 4),
-                squeeze_activation="silu",
-                rate=STOCHASTIC_DEPTH * number / total,
-            )
+            given, stride, rate = node.shape.units, 1 if block else first_stride, STOCHASTIC_DEPTH * number / total
+            gates = Gates(max(1, given // 4), "silu")
             number += 1
-    node = convolution(node, 1280, 1, "head", activation="silu")
+            own = InvertedResidual(expansion * given, kernel, units, stride, convolution, gates, rate)
+            node = own(node, f"block{number}")
+    node = convolution(node, 1280, 1, "head")
     return bn.Model(images, classifier(node, classes, dropout=0.2), class_names=class_names, seed=seed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import blobnet as bn
 from blobnet import layers
@@ -27,7 +26,7 @@ STAGES = (
 #: The modules whose outputs auxiliary classifiers read, and the names of these.
 AUXILIARY = {"4a": "auxiliary1", "4d": "auxiliary2"}
 
-_convolution = partial(blocks.convolution, epsilon=1e-3)
+_convolution = blocks.Convolutions(epsilon=1e-3)
 
 
 def googlenet(

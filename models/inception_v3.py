@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import blobnet as bn
 from blobnet import layers
@@ -15,7 +14,7 @@ Filters = tuple[int, int | tuple[int, int]]
 #: Along rows, and along columns.
 ROW, COLUMN = (1, 7), (7, 1)
 
-_convolution = partial(blocks.convolution, epsilon=1e-3)
+_convolution, _valid = blocks.Convolutions(epsilon=1e-3), blocks.Convolutions(epsilon=1e-3, padding=0)
 
 
 def inception_v3(
@@ -39,12 +38,12 @@ def inception_v3(
             at least 107 then.
     """
     images = layers.Input(*input_shape, name="input")()
-    node = _convolution(images, 32, 3, "stem1", stride=2, padding=0)
-    node = _convolution(node, 32, 3, "stem2", padding=0)
+    node = _valid(images, 32, 3, "stem1", stride=2)
+    node = _valid(node, 32, 3, "stem2")
     node = _convolution(node, 64, 3, "stem3")
     node = layers.MaxPool2D(3, 2, name="stem3_pool")(node)
     node = _convolution(node, 80, 1, "stem4")
-    node = _convolution(node, 192, 3, "stem5", padding=0)
+    node = _valid(node, 192, 3, "stem5")
     node = layers.MaxPool2D(3, 2, name="stem5_pool")(node)
     for letter, units in zip("bcd", (32, 64, 64), strict=True):
         third: list[Filters] = [(64, 1), (96, 3), (96, 3)]
@@ -88,7 +87,7 @@ def _shrunk(node: layers.Node, chains: Sequence[Sequence[Filters]], name: str) -
     branches = []
     for number, (*chain, (units, kernel)) in enumerate(chains, start=1):
         branch = _branch(node, chain, f"{name}_{number}")
-        branches.append(_convolution(branch, units, kernel, f"{name}_{number}_last", stride=2, padding=0))
+        branches.append(_valid(branch, units, kernel, f"{name}_{number}_last", stride=2))
     return layers.Concat(name=f"{name}_join")([*branches, layers.MaxPool2D(3, 2, name=f"{name}_3_pool")(node)])
 
 
@@ -107,6 +106,6 @@ def _auxiliary(node: layers.Node, classes: int) -> layers.Node:
     """A classifier on means of 5x5 cells."""
     node = layers.AveragePool2D(5, 3, name="auxiliary_pool")(node)
     node = _convolution(node, 128, 1, "auxiliary1")
-    node = _convolution(node, 768, 5, "auxiliary2", padding=0)
+    node = _valid(node, 768, 5, "auxiliary2")
     node = layers.GlobalAveragePool(name="auxiliary_means")(node)
     return layers.Dense(classes, name="auxiliary_logits")(node)

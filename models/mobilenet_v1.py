@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import classifier, convolution
+from blobnet.models.blocks import Convolutions, classifier
 
 #: Units of the blocks' outputs, and the strides of their 3x3 filters.
 BLOCKS = (
@@ -38,7 +38,6 @@ def mobilenet_v1(
 
 
 def _convolution(node: layers.Node, units: int, kernel: int, stride: int, name: str, groups: int = 1) -> layers.Node:
-    padding = ((0, 1), (0, 1)) if stride == 2 else None
-    options = {"stride": stride, "padding": padding, "groups": groups, "activation": "relu6"}
-    result: layers.Node = convolution(node, units, kernel, name, epsilon=1e-3, momentum=0.01, **options)
+    convolution = Convolutions("relu6", 1e-3, 0.01, padding=((0, 1), (0, 1)) if stride == 2 else None)
+    result: layers.Node = convolution(node, units, kernel, name, stride=stride, groups=groups)
     return result

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import classifier, convolution, inverted_residual
+from blobnet.models.blocks import Convolutions, InvertedResidual, classifier
 
 #: Stages of inverted residuals: expansion, units, blocks, and the stride of the first block.
 STAGES = (
@@ -31,13 +31,13 @@ def mobilenet_v2(
         class_names: their names.
         seed: of the initial weights.
     """
-    images = layers.Input(*input_shape, name="input")()
-    node = convolution(images, 32, 3, "stem", stride=2, activation="relu6")
+    images, convolution = layers.Input(*input_shape, name="input")(), Convolutions("relu6")
+    node = convolution(images, 32, 3, "stem", stride=2)
     number = 0
     for expansion, units, count, first_stride in STAGES:
         for block in range(count):
             number += 1
             wide, stride = expansion * node.shape.units, 1 if block else first_stride
-            node = inverted_residual(node, wide, 3, units, stride, f"block{number}", activation="relu6")
-    node = convolution(node, 1280, 1, "head", activation="relu6")
+            node = InvertedResidual(wide, 3, units, stride, convolution)(node, f"block{number}")
+    node = convolution(node, 1280, 1, "head")
     return bn.Model(images, classifier(node, classes, dropout=0.2), class_names=class_names, seed=seed)

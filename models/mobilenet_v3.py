@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import convolution, inverted_residual
+from blobnet.models.blocks import Convolutions, Gates, InvertedResidual
 
 #: Inverted residuals: taps, wide units, units, whether there are gates, the activation, and the stride.
 SMALL = (
@@ -22,7 +23,6 @@ SMALL = (
     (5, 576, 96, True, "hard_swish", 1),
     (5, 576, 96, True, "hard_swish", 1),
 )
-_NORM = {"epsilon": 1e-3, "momentum": 0.01}
 
 
 def mobilenet_v3_small(
@@ -40,22 +40,13 @@ def mobilenet_v3_small(
         seed: of the initial weights.
     """
     images = layers.Input(*input_shape, name="input")()
-    node = convolution(images, 16, 3, "stem", stride=2, activation="hard_swish", **_NORM)
+    convolution = Convolutions("hard_swish", epsilon=1e-3, momentum=0.01)
+    node = convolution(images, 16, 3, "stem", stride=2)
     for number, (kernel, wide, units, has_gates, activation, stride) in enumerate(SMALL, start=1):
-        squeezed = _multiple_of_8(wide // 4) if has_gates else 0
-        node = inverted_residual(
-            node,
-            wide,
-            kernel,
-            units,
-            stride,
-            f"block{number}",
-            activation=activation,
-            squeezed=squeezed,
-            gate="hard_sigmoid",
-            **_NORM,
-        )
-    node = convolution(node, 576, 1, "head", activation="hard_swish", **_NORM)
+        gates = Gates(_multiple_of_8(wide // 4), last="hard_sigmoid") if has_gates else None
+        own = replace(convolution, activation=activation)
+        node = InvertedResidual(wide, kernel, units, stride, own, gates)(node, f"block{number}")
+    node = convolution(node, 576, 1, "head")
     node = layers.GlobalAveragePool(name="pool")(node)
     node = layers.Dense(1024, activation="hard_swish", name="dense")(node)
     node = layers.Dropout(0.2, name="dropout")(node)

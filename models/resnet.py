@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import basic_block, classifier, convolution, residual
+from blobnet.models.blocks import basic_block, classifier, convolution, linear, residual
 
 #: The output of a bottleneck block has this many times the units of its 3x3 convolution.
 EXPANSION = 4
@@ -148,7 +148,7 @@ def _bottleneck(node: layers.Node, units: int, stride: int, name: str) -> layers
     """A 1x1, a 3x3 and a 1x1 convolution, added to the block's input."""
     branch = convolution(node, units, 1, f"{name}_a")
     branch = convolution(branch, units, 3, f"{name}_b", stride=stride)
-    branch = convolution(branch, EXPANSION * units, 1, f"{name}_c", activation=None)
+    branch = linear(branch, EXPANSION * units, 1, f"{name}_c")
     result: layers.Node = residual(node, branch, stride, name)
     return result
 
@@ -168,7 +168,7 @@ def _small_resnet(
             name = f"stage{stage}_block{number}"
             stride = 2 if stage > 1 and number == 1 else 1
             branch = convolution(node, units, 3, f"{name}_a", stride=stride)
-            branch = convolution(branch, units, 3, f"{name}_b", activation=None)
+            branch = linear(branch, units, 3, f"{name}_b")
             if stride > 1:
                 node = layers.Contraction(_SHORTCUT, sizes={"F": units}, name=f"{name}_shortcut")(node)
             node = layers.Activation("relu", name=f"{name}_relu")(branch + node)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import classifier, convolution
+from blobnet.models.blocks import classifier, convolution, linear
 
 #: Units and blocks of the stages.
 STAGES = ((116, 4), (232, 8), (464, 4))
@@ -50,5 +50,5 @@ def _block(node: layers.Node, units: int, stride: int, name: str) -> layers.Node
 
 def _depthwise(node: layers.Node, stride: int, name: str) -> layers.Node:
     units = node.shape.units
-    result: layers.Node = convolution(node, units, 3, name, stride=stride, groups=units, activation=None)
+    result: layers.Node = linear(node, units, 3, name, stride=stride, groups=units)
     return result

@@ -60,8 +60,8 @@ def unet_1d(
         scale, shift = (layers.Dense(count, name=f"{name}_{part}")(known) for part in ("scale", "shift"))
         branch = layers.Contraction(_MODULATE, name=f"{name}_modulate")([branch, scale, shift])
         branch = convolution(branch, count, f"{name}_b")
-        same = node.shape.units == count
-        return branch + (node if same else layers.Conv1D(count, 1, name=f"{name}_shortcut")(node))
+        shortcut = layers.Conv1D(count, 1, name=f"{name}_shortcut")(node) if node.shape.units != count else node
+        return branch + shortcut
 
     node, skips = sequence, []
     for level, count in enumerate(filters, start=1):
@@ -71,8 +71,7 @@ def unet_1d(
             node = layers.Conv1D(count, 3, stride=2, padding=1, name=f"down{level}_shrink")(node)
     node = block(block(node, filters[-1], "middle_1"), filters[-1], "middle_2")
     for level in range(len(filters), 1, -1):
-        node = layers.Concat(name=f"join{level}")([node, skips[level - 1]])
-        count = filters[level - 2]
+        node, count = layers.Concat(name=f"join{level}")([node, skips[level - 1]]), filters[level - 2]
         node = block(block(node, count, f"up{level}_1"), count, f"up{level}_2")
         node = layers.ConvTranspose1D(count, 4, stride=2, padding=1, name=f"up{level}_grow")(node)
     node = convolution(node, filters[0], "last")
