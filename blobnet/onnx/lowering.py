@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -76,55 +76,59 @@ def contraction(
     return op.layer(layer, *nodes, weights={**trained, **given} or None, key=key)
 
 
-def gathered(
-    op: Operation,
-    tensors: Sequence[Tensor],
-    indexes: Sequence[Sequence[str]],
-    axes: Sequence[int],
-    out: Sequence[str],
-    term: str,
-    *,
-    at: int | None,
-    outer: int = 1,
-    aggregation: str = "+",
-    bounds: Sequence[str] = (),
-    trained: Mapping[str, Array] | None = None,
-    given: Mapping[str, Array] | None = None,
-    key: object = None,
-    sizes: Sequence[int] | None = None,
-) -> Tensor:
-    """One aggregation of a term, in which {0}, {1}, ... are elements of tensors, at ``indexes`` of each.
+class Statement:
+    """One aggregation that is being written: :meth:`read` what it reads, then take its :meth:`result`.
 
-    Args:
-        op: whose.
-        tensors: what is read.
-        indexes: an expression for each axis of each tensor.
-        axes: the sizes of the result's axes.
-        out: an index for each of them.
-        term: with the names of parameters as they are.
-        at: the result's axis of the samples.
-        outer: see Tensor.
-        aggregation: of the language.
-        bounds: constraints.
-        trained: parameters with their values.
-        given: the same of those that are never trained.
-        key: see Operation.layer.
-        sizes: of the node, that the axes are parts of.
+    Attributes:
+        bounds: constraints of indexes.
     """
-    tensors = [readable(op, tensor) for tensor in tensors]
-    target = node_sizes(axes, at) if sizes is None else sizes
-    rule = f"a tensor must have at most {MAX_ELEMENTS:,} values a sample"
-    op.require(math.prod(target) <= MAX_ELEMENTS, rule, shape=tuple(axes))
-    written = cell(axes, target, out)
-    maps = [cell(tensor.axes, tensor.node.shape.dimensions, own) for tensor, own in zip(tensors, indexes, strict=True)]
-    heads = [f"I{place}[N, {_listed(tensor.node.shape.dimensions)}]" for place, tensor in enumerate(tensors)]
-    heads += [f"{name}[{_listed(values.shape)}]" for name, values in {**(trained or {}), **(given or {})}.items()]
-    reads = [f"I{place}[n, {own}]" for place, own in enumerate(maps)]
-    limits = _limits(bounds, written, *maps)
-    text = f"function ({', '.join(heads)}) -> (O) {{ O[n, {written} : N, {_listed(target)}]"
-    text += f" = {aggregation}({term.format(*reads)}){limits}; }}"
-    node = contraction(op, text, *(tensor.node for tensor in tensors), trained=trained, given=given, key=key)
-    return Tensor(node, tuple(axes), at, outer=outer)
+
+    def __init__(self, op: Operation, *bounds: str, key: object = None) -> None:
+        """Begin a statement of a node's; ``key`` is as of :meth:`Operation.layer`."""
+        self.bounds = bounds
+        self._op, self._key = op, key
+        self._nodes: list[Node] = []
+        self._maps: list[Map] = []
+        self._trained: dict[str, Array] = {}
+        self._given: dict[str, Array] = {}
+
+    def read(self, value: Tensor | Array, indexes: Sequence[str], name: str = "", *, trained: bool = False) -> str:
+        """Return the element of a value at indexes, one for each axis; an array becomes a parameter of that name.
+
+        Axes of an array where the index is 0 have one element, and are left out. What is not ``trained`` never is.
+        """
+        if isinstance(value, Tensor):
+            tensor = readable(self._op, value)
+            self._nodes.append(tensor.node)
+            self._maps.append(cell(tensor.axes, tensor.node.shape.dimensions, indexes))
+            return f"I{len(self._nodes) - 1}[n, {self._maps[-1]}]"
+        kept = [axis for axis, index in enumerate(indexes) if index != "0"]
+        name = name or f"value{len(self._trained) + len(self._given)}"
+        (self._trained if trained else self._given)[name] = value.reshape([value.shape[axis] for axis in kept])
+        return f"{name}[{_listed([indexes[axis] for axis in kept])}]"
+
+    def result(self, text: str, axes: Sequence[int], out: Sequence[str], at: int | None, outer: int = 1) -> Tensor:
+        """Return the tensor of an aggregation of a term, ``+(...)`` or the like, of what was read.
+
+        Args:
+            text: the aggregation.
+            axes: the sizes of the result's axes.
+            out: an index for each of them.
+            at: the axis of the samples.
+            outer: see Tensor.
+        """
+        return Tensor(self.node(text, axes, out, node_sizes(axes, at)), tuple(axes), at, outer=outer)
+
+    def node(self, text: str, axes: Sequence[int], out: Sequence[str], sizes: Sequence[int]) -> Node:
+        """Return the same as a node of ``sizes``, which the axes are parts of."""
+        rule = f"a tensor must have at most {MAX_ELEMENTS:,} values a sample"
+        self._op.require(math.prod(sizes) <= MAX_ELEMENTS, rule, shape=tuple(axes))
+        written = cell(axes, sizes, out)
+        heads = [f"I{place}[N, {_listed(node.shape.dimensions)}]" for place, node in enumerate(self._nodes)]
+        heads += [f"{name}[{_listed(values.shape)}]" for name, values in {**self._trained, **self._given}.items()]
+        body = f"O[n, {written} : N, {_listed(sizes)}] = {text}{_limits(self.bounds, written, *self._maps)};"
+        whole = f"function ({', '.join(heads)}) -> (O) {{ {body} }}"
+        return contraction(self._op, whole, *self._nodes, trained=self._trained, given=self._given, key=self._key)
 
 
 def _limits(bounds: Sequence[str], *maps: Map) -> str:
@@ -181,67 +185,53 @@ def elementwise(
         op.require(False, "the inputs' shapes must go together", shapes=shapes)
     axes = (1,) * (rank - len(axes)) + axes
     key = op.key_of(*(value for value in values if not isinstance(value, Tensor) and value.size > 1))
-    found = _expression(op, text, operands, axes, at, parameter, key)
-    return Tensor(found, axes, at, np.dtype(np.bool_ if boolean else np.float32), outer)
-
-
-def _expression(
-    op: Operation,
-    text: str,
-    operands: Sequence[Tensor | Array | str],
-    axes: tuple[int, ...],
-    at: int | None,
-    parameter: str | None,
-    key: object,
-) -> Node:
-    """The node of an expression of operands that are repeated to ``axes``."""
-    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
     arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
-    padded = [(1,) * (len(axes) - array.ndim) + array.shape for array in arrays]
+    padded = [(1,) * (rank - array.ndim) + array.shape for array in arrays]
     is_vector = parameter is not None and [max(shape) for shape in padded] == [array.size for array in arrays]
     first = next(iter(own_axes(axes, at)), None)
     units = 1 if first is None else axes[first]
     of_units = is_vector and len(arrays) == 1 and first is not None and padded[0][first] == units
+    node = None
     if all(tensor.axes == axes for tensor in tensors) and (not arrays or of_units):
-        # The same at all places, whatever the node's shape is: a step that a layer before it may do.
-        same = len({tensor.node.shape for tensor in tensors}) == 1
-        same = same and (not arrays or tensors[0].node.shape.units == units)
-        nodes = [tensor.node if same else op.shaped(tensor) for tensor in tensors]
-        if not arrays or nodes[0].shape.units == units:
-            distinct = list(dict.fromkeys(nodes))
-            reads = iter([f"I{distinct.index(node)}[n, c, ...]" for node in nodes])
-            whole_terms = [_read(operand, reads, f"{parameter}[c]") for operand in operands]
-            heads = [f"I{place}[N, C, ...]" for place in range(len(distinct))] + [f"{parameter}[C]"] * len(arrays)
-            whole_text = f"function ({', '.join(heads)}) -> (O) {{ O[n, c, ...] = +({text.format(*whole_terms)}); }}"
-            vectors = {str(parameter): array.ravel() for array in arrays}
-            return contraction(op, whole_text, *distinct, trained=vectors, key=key)
-    names = names_of(len(axes))
-    terms: list[str] = []
-    indexes: list[Sequence[str]] = []
-    parameters: dict[str, Array] = {}
-    for operand in operands:
-        if isinstance(operand, str):
-            terms.append(operand)
-            continue
-        own = operand.axes if isinstance(operand, Tensor) else operand.shape
-        cells = ["0" if size == 1 else name for size, name in zip(own, names[len(names) - len(own) :], strict=True)]
-        if isinstance(operand, Tensor):
-            terms.append(f"{{{len(indexes)}}}")
-            indexes.append(cells)
-        else:
-            name = parameter if is_vector and not parameters else f"value{len(parameters)}"
-            parameters[str(name)] = operand.reshape([size for size in own if size > 1])
-            terms.append(f"{name}[{', '.join(cell for cell in cells if cell != '0')}]")
-    trained = {name: values for name, values in parameters.items() if name == parameter}
-    given = {name: values for name, values in parameters.items() if name != parameter}
-    whole = text.format(*terms)
-    return gathered(op, tensors, indexes, axes, names, whole, at=at, trained=trained, given=given, key=key).node
+        node = _step(op, text, operands, units, str(parameter), key)
+    if node is None:
+        statement, names, terms = Statement(op, key=key), names_of(rank), []
+        for operand, own_sizes in zip(operands, sizes, strict=True):
+            if isinstance(operand, str):
+                terms.append(operand)
+                continue
+            own_names = names[rank - len(own_sizes) :]
+            cells = ["0" if size == 1 else name for size, name in zip(own_sizes, own_names, strict=True)]
+            trained = is_vector and not isinstance(operand, Tensor) and operand is arrays[0]
+            terms.append(statement.read(operand, cells, str(parameter) if trained else "", trained=trained))
+        node = statement.node(f"+({text.format(*terms)})", axes, names, node_sizes(axes, at))
+    return Tensor(node, axes, at, np.dtype(np.bool_ if boolean else np.float32), outer)
 
 
-def _read(operand: Tensor | Array | str, reads: Iterator[str], vector: str) -> str:
-    if isinstance(operand, str):
-        return operand
-    return next(reads) if isinstance(operand, Tensor) else vector
+def _step(
+    op: Operation, text: str, operands: Sequence[Tensor | Array | str], units: int, parameter: str, key: object
+) -> Node | None:
+    """An expression that is the same at all places, whatever the node's shape is: a layer before it may do it.
+
+    None where nodes have no such units.
+    """
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    arrays = [operand for operand in operands if isinstance(operand, np.ndarray)]
+    vectors = {parameter: arrays[0].ravel()} if arrays else {}
+    same = len({tensor.node.shape for tensor in tensors}) == 1
+    same = same and (not vectors or tensors[0].node.shape.units == units)
+    nodes = [tensor.node if same else op.shaped(tensor) for tensor in tensors]
+    if vectors and nodes[0].shape.units != units:
+        return None
+    distinct = list(dict.fromkeys(nodes))
+    reads = iter([f"I{distinct.index(node)}[n, c, ...]" for node in nodes])
+    terms = [
+        operand if isinstance(operand, str) else next(reads) if isinstance(operand, Tensor) else f"{parameter}[c]"
+        for operand in operands
+    ]
+    heads = [f"I{place}[N, C, ...]" for place in range(len(distinct))] + [f"{name}[C]" for name in vectors]
+    whole = f"function ({', '.join(heads)}) -> (O) {{ O[n, c, ...] = +({text.format(*terms)}); }}"
+    return contraction(op, whole, *distinct, trained=vectors, key=key)
 
 
 def applied(op: Operation, tensor: Tensor, axis: int, matrix: Array) -> Tensor:
@@ -249,8 +239,9 @@ def applied(op: Operation, tensor: Tensor, axis: int, matrix: Array) -> Tensor:
     names = names_of(len(tensor.axes))
     axes = (*tensor.axes[:axis], len(matrix), *tensor.axes[axis + 1 :])
     reads = [*names[:axis], "k", *names[axis + 1 :]]
-    term = f"value[{names[axis]}, k] * {{0}}"
-    return gathered(op, [tensor], [reads], axes, names, term, at=tensor.at, outer=tensor.outer, given={"value": matrix})
+    statement = Statement(op)
+    text = f"+({statement.read(matrix, [names[axis], 'k'], 'value')} * {statement.read(tensor, reads)})"
+    return statement.result(text, axes, names, tensor.at, tensor.outer)
 
 
 def runs(indexes: Sequence[int]) -> list[range | tuple[int, int]]:

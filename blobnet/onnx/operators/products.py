@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from blobnet import layers
-from blobnet.onnx.lowering import elementwise, gathered, names_of
+from blobnet.onnx.lowering import Statement, elementwise, names_of
 from blobnet.onnx.operation import Operation, operator
 from blobnet.onnx.values import Array, Tensor, Value
 
@@ -141,28 +141,15 @@ def _product(op: Operation, left: Value, right: Value, *, transposed: tuple[bool
         stack = np.broadcast_shapes(*(factor.stack for factor in factors))
     except ValueError:
         op.require(False, "the stacks of matrices must go together", shapes=shapes)
-    names = names_of(rank)
-    terms: list[str] = []
-    tensors: list[Tensor] = []
-    indexes: list[Sequence[str]] = []
-    parameters: dict[str, Array] = {}
+    key = op.key_of(*(value for value in (left, right) if not isinstance(value, Tensor)))
+    names, terms, statement = names_of(rank), [], Statement(op, key=key)
     for factor, last in zip(factors, outer, strict=True):
         places = [factor.place(axis, depth, last) for axis in range(len(factor.axes))]
         cells = ["k" if place is None else names[place] for place in places]
         cells = ["0" if size == 1 and cell != "k" else cell for size, cell in zip(factor.axes, cells, strict=True)]
-        if isinstance(factor.value, Tensor):
-            terms.append(f"{{{len(tensors)}}}")
-            tensors.append(factor.value)
-            indexes.append(cells)
-            continue
-        name = f"weight{len(parameters) or ''}"
-        kept = [axis for axis, cell in enumerate(cells) if cell != "0"]
-        parameters[name] = factor.value.reshape([factor.axes[axis] for axis in kept])
-        terms.append(f"{name}[{', '.join(cells[axis] for axis in kept)}]")
+        terms.append(statement.read(factor.value, cells, "weight", trained=True))
     axes = (*stack, *(factor.axes[factor.outer] for factor in factors if factor.outer is not None))
-    key = op.key_of(*(value for value in (left, right) if not isinstance(value, Tensor)))
-    term = " * ".join(terms)
-    return gathered(op, tensors, indexes, axes, names, term, at=at, outer=before, trained=parameters, key=key)
+    return statement.result(f"+({' * '.join(terms)})", axes, names, at, before)
 
 
 @operator("Einsum")
@@ -241,22 +228,11 @@ def _summed(op: Operation, values: Sequence[Value], labels: Sequence[Sequence[st
     )
     op.require(fits and len(sizes) <= 26, "axes of one letter must have one size, of at most 26 letters", shapes=shapes)
     indexes = dict(zip(sizes, names_of(len(sizes)), strict=True))
-    terms: list[str] = []
-    tensors: list[Tensor] = []
-    reads: list[Sequence[str]] = []
-    parameters: dict[str, Array] = {}
+    key = op.key_of(*(value for value in values if not isinstance(value, Tensor)))
+    terms, statement = [], Statement(op, key=key)
     for part, own, found in zip(parts, labels, axes, strict=True):
         cells = ["0" if size == 1 else indexes[name] for size, name in zip(found, own, strict=True)]
-        if isinstance(part, Tensor):
-            terms.append(f"{{{len(tensors)}}}")
-            tensors.append(part)
-            reads.append(cells)
-        else:
-            long = [cell for cell in cells if cell != "0"]
-            parameters["weight"] = part.reshape([size for size in found if size > 1])
-            terms.append(f"weight[{', '.join(long)}]")
+        terms.append(statement.read(part, cells, "weight", trained=True))
     at = kept.index(label) if label else None
-    key = op.key_of(*(value for value in values if not isinstance(value, Tensor)))
     out, result = [indexes[name] for name in kept], [sizes[name] for name in kept]
-    term = " * ".join(terms)
-    return gathered(op, tensors, reads, result, out, term, at=at, outer=outer, trained=parameters, key=key)
+    return statement.result(f"+({' * '.join(terms)})", result, out, at, outer)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from blobnet.onnx.lowering import gathered, names_of, taken
+from blobnet.onnx.lowering import Statement, names_of, taken
 from blobnet.onnx.operation import Operation, operator
 from blobnet.onnx.values import Tensor
 
@@ -41,14 +41,10 @@ def _gather_elements(op: Operation) -> Tensor:
     op.require(bool(((indexes >= -size) & (indexes < size)).all()), "indexes must be within the axis", size=size)
     names = names_of(indexes.ndim)
     reads = [*names[:axis], "k", *names[axis + 1 :]]
-    long = [place for place, own in enumerate(indexes.shape) if own > 1]
-    places = (indexes % size).reshape([indexes.shape[place] for place in long])
-    term = f"(place[{', '.join(names[place] for place in long)}] == k ? {{0}} : 0.0)"
-    within, given = [f"k < {size}"], {"place": places}
-    found = gathered(
-        op, [tensor], [reads], indexes.shape, names, term, at=at, outer=tensor.outer, bounds=within, given=given
-    )
-    return replace(found, type=tensor.type)
+    cells = ["0" if own == 1 else name for own, name in zip(indexes.shape, names, strict=True)]
+    statement = Statement(op, f"k < {size}")
+    text = f"+(({statement.read(indexes % size, cells, 'place')} == k ? {statement.read(tensor, reads)} : 0.0))"
+    return replace(statement.result(text, indexes.shape, names, at, tensor.outer), type=tensor.type)
 
 
 @operator("GridSample")
@@ -65,7 +61,7 @@ def _grid_sample(op: Operation) -> Tensor:
     is_known = mode in _WEIGHTS and padding in ("zeros", "border", "reflection")
     op.require(is_known, "mode and padding_mode must be known", mode=mode, padding_mode=padding)
     names = names_of(len(grid.axes))
-    terms, parts, reads = ["{0}"], list[Tensor](), list[list[str]]()
+    parts: list[Tensor] = []
     for axis, size in enumerate(sizes):
         aligned, last, first = bool(op.get("align_corners", 0)), size - 1, 0
         place = f"(({{0}} + 1.0) / 2.0 * {last})" if aligned else f"((({{0}} + 1.0) * {size} - 1.0) / 2.0)"
@@ -80,16 +76,18 @@ def _grid_sample(op: Operation) -> Tensor:
         if padding != "zeros":
             place = f"min(max({place}, {first + (first < 0)}), {last - first - (first < 0)})"
         long, read = tensor.axes[2 + axis], [*names[:-1], str(len(sizes) - 1 - axis)]
-        places = gathered(op, [grid], [read], wanted, names[:-1], place, at=at, outer=outer)
-        term, cells = _WEIGHTS[mode].replace("P", "{0}"), {"K": np.arange(first, first + long, dtype=np.float32)}
-        term = term.replace("K", f"K[{names[-1]}]")
-        part = gathered(op, [places], [names[:-1]], (*wanted, long), names, term, at=at, outer=outer, given=cells)
-        parts.append(part)
-        terms.append(f"{{{1 + axis}}}")
-        reads.append([*names[:-1], f"k{axis}"])
-    own, units = [names[0], "c", *(f"k{axis}" for axis in range(len(sizes)))], tensor.axes[1]
-    axes, out = (wanted[0], units, *wanted[1:]), [names[0], "c", *names[1:-1]]
-    return gathered(op, [tensor, *parts], [own, *reads], axes, out, " * ".join(terms), at=at, outer=outer)
+        statement = Statement(op)
+        where = place.format(statement.read(grid, read))
+        places = statement.result(f"+({where})", wanted, names[:-1], at, outer)
+        statement, cells = Statement(op), np.arange(first, first + long, dtype=np.float32)
+        term = _WEIGHTS[mode].replace("K", statement.read(cells, names[-1:], "K"))
+        term = term.replace("P", statement.read(places, names[:-1]))
+        parts.append(statement.result(f"+({term})", (*wanted, long), names, at, outer))
+    statement = Statement(op)
+    terms = [statement.read(tensor, [names[0], "c", *(f"k{axis}" for axis in range(len(sizes)))])]
+    terms += [statement.read(part, [*names[:-1], f"k{axis}"]) for axis, part in enumerate(parts)]
+    axes, out = (wanted[0], tensor.axes[1], *wanted[1:]), [names[0], "c", *names[1:-1]]
+    return statement.result(f"+({' * '.join(terms)})", axes, out, at, outer)
 
 
 @operator("DFT")
@@ -118,5 +116,6 @@ def _fourier(op: Operation) -> Tensor:
     names = names_of(len(tensor.axes))
     reads = [*names[:axis], "t", *names[axis + 1 : -1], "p"]
     axes = (*tensor.axes[:axis], size, *tensor.axes[axis + 1 : -1], results)
-    term = f"wave[{names[-1]}, p, {names[axis]}, t] * {{0}}"
-    return gathered(op, [tensor], [reads], axes, names, term, at=tensor.at, outer=tensor.outer, given={"wave": matrix})
+    statement = Statement(op)
+    factors = statement.read(matrix, [names[-1], "p", names[axis], "t"], "wave"), statement.read(tensor, reads)
+    return statement.result(f"+({' * '.join(factors)})", axes, names, tensor.at, tensor.outer)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blobnet import layers
-from blobnet.onnx.lowering import applied, elementwise, gathered, joined, names_of, taken
+from blobnet.onnx.lowering import Statement, applied, elementwise, joined, names_of, taken
 from blobnet.onnx.operation import HUGE, Operation, operator
 from blobnet.onnx.operators.reductions import without
 from blobnet.onnx.values import Array, Pieces, Tensor, Value, node_sizes, own_axes, parts_of
@@ -116,8 +116,9 @@ def transposed(op: Operation, tensor: Tensor, order: Sequence[int], sizes: Seque
         sizes = dimensions if parts_of(axes, dimensions) is not None else node_sizes(axes, at)
     names = names_of(len(axes))
     reads = [names[list(order).index(axis)] for axis in range(len(axes))]
-    found = gathered(op, [tensor], [reads], axes, names, "{0}", at=at, sizes=sizes)
-    return replace(tensor, node=found.node, axes=axes, at=at)
+    statement = Statement(op)
+    node = statement.node(f"+({statement.read(tensor, reads)})", axes, names, sizes)
+    return replace(tensor, node=node, axes=axes, at=at)
 
 
 @operator("Transpose")
@@ -291,7 +292,9 @@ def _gather(op: Operation) -> Tensor:
     names, end = names_of(len(axes)), axis + indexes.ndim
     moves = (f"{step}*{name}" for step, name in zip(form[1:], names[axis:end], strict=True))
     reads = [*names[:axis], " + ".join([str(form[0]), *moves]), *names[end:]]
-    return replace(gathered(op, [tensor], [reads], axes, names, "{0}", at=at, outer=tensor.outer), type=tensor.type)
+    statement = Statement(op)
+    node = statement.node(f"+({statement.read(tensor, reads)})", axes, names, node_sizes(axes, at))
+    return replace(tensor, node=node, axes=axes, at=at)
 
 
 @operator("GatherND")
@@ -342,7 +345,9 @@ def _expand(op: Operation) -> Tensor:
         return replace(tensor, axes=axes, at=at)
     names = names_of(len(axes))
     reads = ["0" if size == 1 else name for size, name in zip(tensor.axes, names[more:], strict=True)]
-    return replace(tensor, node=gathered(op, [tensor], [reads], axes, names, "{0}", at=at).node, axes=axes, at=at)
+    statement = Statement(op)
+    node = statement.node(f"+({statement.read(tensor, reads)})", axes, names, node_sizes(axes, at))
+    return replace(tensor, node=node, axes=axes, at=at)
 
 
 @operator("Tile")
@@ -358,8 +363,9 @@ def _tile(op: Operation) -> Tensor:
     names = names_of(len(axes))
     whole = tuple(most * size for most, size in zip(repeats, tensor.axes, strict=True))
     sizes = node_sizes(whole, tensor.at)
-    found = gathered(op, [tensor], [names[1::2]], axes, names, "{0}", at=None, sizes=sizes)
-    return replace(tensor, node=found.node, axes=whole)
+    statement = Statement(op)
+    node = statement.node(f"+({statement.read(tensor, names[1::2])})", axes, names, sizes)
+    return replace(tensor, node=node, axes=whole)
 
 
 @operator("CumSum")

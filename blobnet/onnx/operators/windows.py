@@ -11,7 +11,7 @@ import numpy as np
 from blobnet import layers
 from blobnet.memory.blob import Pair
 from blobnet.memory.windows import Padding, WindowAxis
-from blobnet.onnx.lowering import elementwise, gathered, names_of
+from blobnet.onnx.lowering import Statement, elementwise, names_of
 from blobnet.onnx.operation import Operation, operator
 from blobnet.onnx.values import Array, Tensor
 
@@ -175,24 +175,12 @@ def _pooled(op: Operation, windows: Sequence[_Window], term: str, aggregation: s
         for item, name, tap in zip(windows, names[2:], taps, strict=True)
     ]
     bounds = [f"{tap} < {item.axis.kernel}" for tap, item in zip(taps, windows, strict=True)]
-    given = {}
-    if term == "mean":
-        term = "{0}"
-        for place, item in enumerate(windows):
-            given[f"value{place}"] = 1 / _lengths(item, bool(op.get("count_include_pad", 0)))
-            term += f" * value{place}[{names[2 + place]}]"
-    return gathered(
-        op,
-        [op.of_samples(node)],
-        [[*names[:2], *reads]],
-        (1, node.shape.units, *counts),
-        names,
-        term,
-        at=0,
-        aggregation=aggregation,
-        bounds=bounds,
-        given=given,
-    )
+    statement = Statement(op, *bounds)
+    element = statement.read(op.of_samples(node), [*names[:2], *reads])
+    text = element if term == "mean" else term.format(element)
+    for name, item in zip(names[2:], windows if term == "mean" else (), strict=False):
+        text += f" * {statement.read(1 / _lengths(item, bool(op.get('count_include_pad', 0))), [name])}"
+    return statement.result(f"{aggregation}({text})", (1, node.shape.units, *counts), names, at=0)
 
 
 def _lengths(item: _Window, padded: bool) -> Array:
