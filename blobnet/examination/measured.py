@@ -207,15 +207,14 @@ class BlobPlaces:
         if self._arrangement.own_zeros:
             own_pitch = None
         before, after = (int(units) for units in self._generator.integers(0, 3, 2))
-        return BlobLayout.padded(
-            shape,
+        layout = BlobLayout.padded(
+            shape.with_units(before + shape.units + after),
             halo,
             pitch=pitch if self._arrangement.same_pitch else own_pitch,
             slack=0 if self._arrangement.own_zeros else int(self._generator.choice([0, 1, 5, 16])),
-            unit_offset=before,
-            unit_memory_count=before + shape.units + after,
             padding=Padding(own_zeros=self._arrangement.own_zeros),
         )
+        return layout.slice_units(before, shape.units)
 
 
 class Bench:

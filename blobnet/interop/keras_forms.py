@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -84,26 +84,12 @@ class _Place:
     outputs: Order | None
     variables: list[Variable] = field(default_factory=list)
 
-    def add(
-        self,
-        name: str,
-        *,
-        middle: Sequence[int] = (),
-        order: Sequence[int] = (),
-        shape: Sequence[int] = (),
-        path: str = "",
-        of_inputs: bool = True,
-        outputs: Order | None = None,
-    ) -> None:
-        """A variable, if the layer has the parameter; without more as it is here."""
-        if name not in self.specs:
-            return
-        own = self.specs[name]
-        units = self.units if of_inputs else None
-        parts = tuple(middle) or own, tuple(order) or tuple(range(len(own)))
-        self.variables.append(
-            Variable(self.vertex.parameter(name), own, *parts, tuple(shape) or own, units, path, outputs)
-        )
+    def add(self, name: str, **other: Any) -> None:
+        """A variable, if the layer has the parameter, with ``other`` fields than a copy of ours has."""
+        if name in self.specs:
+            own = self.specs[name]
+            copy = Variable(self.vertex.parameter(name), own, own, tuple(range(len(own))), own, self.units)
+            self.variables.append(replace(copy, **other))
 
 
 def _convolution(place: _Place) -> str:
@@ -136,7 +122,7 @@ def _transposed(place: _Place) -> str:
 def _dense(place: _Place) -> str:
     outputs, inputs = place.specs["weight"]
     place.add("weight", order=(1, 0), shape=(inputs, outputs), outputs=place.outputs)
-    place.add("bias", of_inputs=False, outputs=place.outputs)
+    place.add("bias", units=None, outputs=place.outputs)
     return "dense"
 
 

@@ -315,19 +315,15 @@ class BlobLayout:
         *,
         pitch: int | None = None,
         slack: int = 0,
-        unit_offset: int = 0,
-        unit_memory_count: int | None = None,
         padding: Padding | None = None,
     ) -> BlobLayout:
-        """The layout of ``shape`` with ``halo`` zeros around each unit.
+        """The layout of ``shape`` with ``halo`` zeros around each unit, in memory of its own (see :meth:`slice_units`).
 
         Args:
             shape: what it holds.
             halo: the zeros around each unit; None: no zeros.
             pitch: elements from row to row, which are rounded up; as few as possible if None.
             slack: elements after each plane.
-            unit_offset: units of the memory in front of the blob's own.
-            unit_memory_count: units of the memory; none after the blob's own if None.
             padding: how the zeros lie, and what is rounded up; None: rows share their zeros, and nothing is.
 
         Raises:
@@ -341,8 +337,8 @@ class BlobLayout:
         plane = height.memory * pitch + (0 if padding.own_zeros else left) + slack
         layout = cls(
             unit_count=shape.units,
-            unit_offset=unit_offset,
-            unit_memory_count=unit_offset + shape.units if unit_memory_count is None else unit_memory_count,
+            unit_offset=0,
+            unit_memory_count=shape.units,
             depth=Axis(front, shape.depth, back),
             height=height,
             width=Axis(left, shape.width, pitch - left - shape.width),

@@ -29,15 +29,13 @@ class Layouts:
         """The blob that lies in a region."""
         storage = region.storage
         layout = BlobLayout.padded(
-            storage.planes.with_units(region.units),
+            storage.planes,
             self.halos[storage.name],
             pitch=self.pitches[storage.name],
-            unit_offset=region.unit_offset,
-            unit_memory_count=storage.planes.units,
             # NOTE: vectors would not gain by it: units of a single value lie side by side.
             padding=self.padding if storage.planes.width > 1 else replace(self.padding, align=1),
         )
-        return Blob(storage.name, layout, type=self.types[storage.name])
+        return Blob(storage.name, layout.slice_units(region.unit_offset, region.units), type=self.types[storage.name])
 
 
 def possible_halos(graph: Graph, places: Places, deltas: Deltas) -> dict[HaloOf, Halo]:

@@ -382,7 +382,9 @@ def test_calls_that_make_no_sense() -> None:
         small_calls(layer, shape, W=Array("w", 10))
     with pytest.raises(KernelError, match=r"conv forward: every input and output .* missing=W"):
         small_calls(layer, shape, W=None)  # type: ignore[arg-type]
-    beside = Blob("i", BlobLayout.padded(layer.shape, Halo((1, 1), (1, 1)), unit_offset=4))
+    units = layer.shape.units
+    whole = BlobLayout.padded(layer.shape.with_units(4 + units), Halo((1, 1), (1, 1)))
+    beside = Blob("i", whole.slice_units(4, units))
     with pytest.raises(KernelError, match=r"must not lie over a part of another operand\. .*output=R, operand=I"):
         small_calls(layer, shape, R=beside)
     mixed = function("function (I[N, C]) -> (R) { R[n, c : N, C] = +(I[m, c]); }").program(I=(4, 3))

@@ -92,7 +92,7 @@ class LossBench:
 
     def _layout(self, shape: Shape) -> BlobLayout:
         halo = Halo(*self._generator.integers(0, 3, (3 if shape.rank == 3 else 2, 2)))
-        return BlobLayout.padded(shape, halo, slack=3, unit_offset=2, unit_memory_count=shape.units + 3)
+        return BlobLayout.padded(shape.with_units(shape.units + 3), halo, slack=3).slice_units(2, shape.units)
 
     def _elements(self, name: str) -> int:
         buffer = self.executor.plan.buffers[name]

@@ -45,7 +45,7 @@ def test_a_storage_lives_from_its_first_call_to_its_last() -> None:
 
 
 def test_a_part_of_a_storage_stands_for_all_of_it() -> None:
-    layout = BlobLayout.padded(SMALL, Halo(), unit_offset=3, unit_memory_count=7)
+    layout = BlobLayout.padded(SMALL.with_units(7), Halo()).slice_units(3, SMALL.units)
     (found,) = (item for item in occupants(copies(Blob("a", layout), blob("b"))) if item.name == "a")
     assert found.per_sample == 7 * 12
     assert found.blob is not None

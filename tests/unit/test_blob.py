@@ -41,16 +41,9 @@ def random_case(seed: int) -> tuple[Shape, Halo, int, BlobLayout]:
         pitch = (
             width + (halo.left + halo.right if own_zeros else max(halo.left, halo.right)) + int(random.integers(0, 4))
         )
-    layout = BlobLayout.padded(
-        shape,
-        halo,
-        pitch=pitch,
-        slack=slack,
-        unit_offset=offset,
-        unit_memory_count=offset + units + behind,
-        padding=Padding(own_zeros=own_zeros),
-    )
-    return shape, halo, slack, layout
+    whole = shape.with_units(offset + units + behind)
+    layout = BlobLayout.padded(whole, halo, pitch=pitch, slack=slack, padding=Padding(own_zeros=own_zeros))
+    return shape, halo, slack, layout.slice_units(offset, units)
 
 
 def enumerated(shape: Shape, layout: BlobLayout) -> npt.NDArray[np.int64]:
@@ -318,7 +311,7 @@ def test_quotients_without_a_division(size: int) -> None:
 
 
 def test_moving_a_blob_changes_no_macro() -> None:
-    layout = BlobLayout.padded(Shape(2, 3, 4), unit_memory_count=9)
+    layout = BlobLayout.padded(Shape(9, 3, 4)).slice_units(0, 2)
     assert replace(layout, unit_offset=5).macros("INPUT") == layout.macros("INPUT")
 
 
@@ -400,7 +393,7 @@ def test_pitch_too_small(halo: Halo, pitch: int) -> None:
 def test_layouts_of_one_plane_share_their_halo() -> None:
     """Equal ``plane``, whatever the units around: the same cells are halo."""
     layout = BlobLayout.padded(Shape(2, 3, 4), Halo((1, 1), (2, 1)))
-    moved = BlobLayout.padded(Shape(5, 3, 4), Halo((1, 1), (2, 1)), unit_offset=3, unit_memory_count=11)
+    moved = BlobLayout.padded(Shape(11, 3, 4), Halo((1, 1), (2, 1))).slice_units(3, 5)
     assert layout.plane == moved.plane
     assert (layout.halo_mask() == moved.halo_mask()).all()
     assert layout.plane != BlobLayout.padded(Shape(2, 3, 4), Halo((1, 1), (1, 2))).plane

@@ -25,7 +25,7 @@ from blobnet.memory.blob import BlobLayout, Halo, Shape, geometry_type
 from tests.kinds import tuning_for
 
 SHAPE = Shape(3, 5, 7)
-LAYOUT = BlobLayout.padded(SHAPE, Halo((1, 2), (3, 1)), slack=5, unit_offset=4, unit_memory_count=9)
+LAYOUT = BlobLayout.padded(SHAPE.with_units(9), Halo((1, 2), (3, 1)), slack=5).slice_units(4, SHAPE.units)
 
 
 def call() -> KernelCall:
