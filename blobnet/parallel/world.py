@@ -9,7 +9,6 @@ import itertools
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ import numpy.typing as npt
 from blobnet.device.device import Device
 from blobnet.device.discovery import DeviceInfo, choose, devices
 from blobnet.errors import BlobnetError, OptionError, PlanError, counted, extra, first_few, warn
-from blobnet.parallel import nccl
+from blobnet.parallel import mpiexec, nccl
 from blobnet.parallel.heartbeat import ALONE_RULE, Heartbeat, State
 from blobnet.parallel.transports import HostMemory, Nccl, Transport
 from blobnet.support.at_exit import at_exit
@@ -32,12 +31,6 @@ from blobnet.support.formatting import format_bytes
 from blobnet.support.interrupt import STATUS, TERMINATED, Terminated
 
 __all__ = ["World"]
-
-#: The variables in which mpiexec of MPICH (and srun), of Open MPI, and others by PMIx tell a process its rank.
-_STARTED_BY_MPI = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-
-#: The variables in which some of them tell the number of ranks.
-_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 #: The variable that tells processes which a rank starts that they are no ranks: its own process number.
 _RANK_PROCESS = "BLOBNET_RANK_PROCESS"
@@ -53,9 +46,6 @@ _RESCUE_SECONDS = 20.0
 
 #: Seconds within which its main thread must come to wait for the other one then.
 _STOP_SECONDS = 4.0
-
-#: Seconds for which a process that is killed seems to be there still, to mpiexec alone.
-_HELD_SECONDS = 10
 
 #: Seconds in which mpiexec reads what a rank has said last.
 _LAST_SECONDS = 0.5
@@ -349,6 +339,7 @@ class _MpiWorld(_OneRank):
         self._heartbeat.leave()
         words = self._words()
         os.write(2, f"{line.rstrip('.')}.{' ' if words else ''}{words}\n".encode())
+        mpiexec.announce_end()
         time.sleep(_LAST_SECONDS)  # mpiexec forgets what it has not read when it ends all.
         self._release()
         self._all.Abort(status)
@@ -389,20 +380,20 @@ ALONE = World()
 def _is_rank() -> bool:
     process = str(os.getpid())
     is_other = os.environ.get(_RANK_PROCESS, process) != process
-    return not is_other and any(name in os.environ for name in _STARTED_BY_MPI)
+    return not is_other and any(name in os.environ for name in mpiexec.RANKS)
 
 
 @cache
 def _started(*, ends: bool = False) -> World:
     rule = "a process that mpiexec starts needs mpi4py, and the MPI that this mpiexec belongs to"
     hint = f"{extra('mpi')}, and start it with the mpiexec that lies beside Python then."
-    release = (lambda: None) if ends else _hold_streams()
+    release = (lambda: None) if ends else mpiexec.hold_streams()
     try:
-        mpi = _begun_mpi(ends=ends)
+        mpi = _begun_mpi(release, ends=ends)
     except (ImportError, RuntimeError) as error:
         raise OptionError("MPI", rule, cause=str(error).partition("\n")[0], hint=hint) from error
     found = mpi.COMM_WORLD.Get_size()
-    started = max(int(os.environ.get(name, "1")) for name in _SIZES)
+    started = max(int(os.environ.get(name, "1")) for name in mpiexec.SIZES)
     if found == 1 < started:
         library = mpi.Get_library_version().split("\n")[0].strip("\0 ")
         hint = f"{hint} For another MPI: pip install --no-binary=mpi4py mpi4py, with its mpicc on the PATH."
@@ -411,8 +402,10 @@ def _started(*, ends: bool = False) -> World:
     return _MpiWorld(mpi, release, ends=ends) if found > 1 else _OneRank()
 
 
-def _begun_mpi(*, ends: bool) -> Any:
+def _begun_mpi(release: Callable[[], None], *, ends: bool) -> Any:
     """The library, once all ranks have come so far; while this one waits for them it hears signals.
+
+    Where one that mpiexec has started on this host is gone, so that they never will, a line says so, and all end.
 
     NOTE: mpi4py begins MPI as it is imported, in C, where Python hears nothing and runs no other thread. So MPI begins
     past mpi4py, in a thread that this one waits for; at the end of a process, where Python starts none, in this one.
@@ -437,9 +430,12 @@ def _begun_mpi(*, ends: bool) -> Any:
     else:
         thread = threading.Thread(target=begin, args=arguments, name="blobnet-mpi", daemon=True)
         thread.start()
+        watch = mpiexec.Watch()
         try:
             while thread.is_alive():
                 thread.join(_LOOK_SECONDS)
+                if (line := watch.missing()) is not None and thread.is_alive():
+                    _end_unbegun(line, release)
         except KeyboardInterrupt as error:
             _interrupted.append(error)
             raise
@@ -448,6 +444,17 @@ def _begun_mpi(*, ends: bool) -> Any:
     for communicator in (mpi.COMM_WORLD, mpi.COMM_SELF):
         communicator.Set_errhandler(mpi.ERRORS_RETURN)  # As mpi4py does: they become exceptions.
     return mpi
+
+
+def _end_unbegun(line: str, release: Callable[[], None]) -> None:
+    """Ends this process before MPI has begun, and so all others, of which the first says why."""
+    if mpiexec.speaks_first():
+        sys.stdout.flush()
+        os.write(2, f"error: {line}.\n".encode())
+    mpiexec.announce_end()
+    time.sleep(_FIRST_SECONDS)  # Until it has been said, and mpiexec has read it.
+    release()
+    os._exit(1)
 
 
 #: The interrupts of this process while it waited for others to begin MPI, which cannot end then as it should.
@@ -469,7 +476,7 @@ def join_ending() -> None:
         os._exit(_status(_interrupted[0]))
     error = _last_error()
     is_over = "mpi4py.MPI" in sys.modules and (error is None or _started.cache_info().currsize)
-    if not _is_rank() or is_over or isinstance(error, KeyboardInterrupt):
+    if not _is_rank() or is_over or isinstance(error, KeyboardInterrupt) or mpiexec.missing_rank():
         return
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # Heard in C too.
@@ -477,34 +484,6 @@ def join_ending() -> None:
         world = _started(ends=True)
         if isinstance(world, _MpiWorld):
             world.leave()
-
-
-def _hold_streams() -> Callable[[], None]:
-    """Keeps open what mpiexec hears this process by, for a while where it is killed; what lets go of it.
-
-    NOTE: MPICH's mpiexec ends all others as soon as that is closed, before one of them can say who is at fault.
-    """
-    number = os.environ.get("PMI_FD", "")
-    if not number.isdigit():
-        return lambda: None
-    command = ["sh", "-c", f"read -r end || sleep {_HELD_SECONDS}"]
-    try:
-        # In a session of its own: neither Ctrl-C nor mpiexec ends it before.
-        holder = subprocess.Popen(
-            command, stdin=subprocess.PIPE, bufsize=0, pass_fds=[int(number)], start_new_session=True
-        )
-    except OSError:  # No shell, or no room for a process: then the line may be lost.
-        return lambda: None
-
-    @cache
-    def release() -> None:
-        assert holder.stdin is not None, "it was asked for"
-        with contextlib.suppress(OSError):
-            holder.stdin.write(b"\n")
-        holder.wait()
-
-    at_exit(release)
-    return release
 
 
 def watched(function: Callable[P, T]) -> Callable[P, T]:

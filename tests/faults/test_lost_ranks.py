@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from blobnet.model import Sequential, load
 from blobnet.optimizers import SGD
 from blobnet.parallel import heartbeat
 from blobnet.parallel.world import World
-from tests.ranks import mpiexec, needs_mpi
+from tests.ranks import MPIEXEC, mpiexec, needs_mpi
 from tests.tiny import digits
 
 X, Y = digits(64)
@@ -116,6 +118,35 @@ def test_sigterm_on_one_rank_saves_and_ends_all(
     assert said == (f"interrupted; the last checkpoint is a.h5 (in epoch {state.epoch + 1}, after step {state.step}).")
     options = f"--epochs {state.epoch + 1} --resume --output a.h5 --device {device.info.address}"
     assert main(f"train lenet5 --dataset digits --batch-size 64 --schedule constant {options} --shards 8".split()) == 0
+
+
+@needs_mpi
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_mpiexec_that_is_killed_leaves_a_line(device: Device, tmp_path: Path, number: int) -> None:
+    """In a file that holds something already, behind which the line stands."""
+    options = (
+        "-m blobnet train lenet5 --dataset digits --batch-size 512 --schedule constant --epochs 5000 --output a.h5"
+    )
+    command = [MPIEXEC, "-n", "2", sys.executable, *options.split(), "--device", device.info.address]
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    with log.open("r+") as stderr:
+        stderr.seek(0, os.SEEK_END)
+        started = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=stderr)
+    while not (tmp_path / "a.h5").exists():
+        assert started.poll() is None, log.read_text()
+        time.sleep(0.05)
+    started.send_signal(number)
+    assert started.wait(60) == -number
+    line = f"error: mpiexec (process {started.pid}) has ended before its ranks, which were killed with it. Hint: "
+    last = time.monotonic() + 30
+    while not (lines := [own for own in log.read_text().splitlines() if own.startswith("error")]):
+        assert time.monotonic() < last
+        time.sleep(0.05)
+    assert len(lines) == 1
+    assert lines[0].startswith(line)
+    assert log.read_text().startswith("before\n")
+    assert load(tmp_path / "a.h5").training_state is not None
 
 
 #: ``blobnet train`` on ranks of which one loses its device in a step.

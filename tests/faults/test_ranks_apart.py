@@ -172,6 +172,17 @@ def test_the_others_end_in_a_line(device: Device, tmp_path: Path, code: str, fau
 
 
 @needs_mpi
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_says_no_more_before_mpi(device: Device, tmp_path: Path, rank: int) -> None:
+    """It ends before it has imported blobnet, by os._exit, which nobody hears."""
+    ends = f"import os, sys\nif os.environ['PMI_RANK'] == sys.argv[1]:\n    os._exit({3 * rank})\n"
+    quick = "from blobnet.parallel import mpiexec\nmpiexec._LOOK_SECONDS, mpiexec._MISSING_SECONDS = 0.2, 0.5\n"
+    status, said = run(device, tmp_path, ends + quick + START + ENDS, rank)
+    assert re.fullmatch(rf"error: rank {rank} \(on \S+\) has ended before it began MPI, and others wait for it\.", said)
+    assert status == (3 if rank else 1)
+
+
+@needs_mpi
 def test_calls_that_differ_are_named(device: Device, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(START + PREDICTS_BEFORE)
