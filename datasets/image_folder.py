@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,15 @@ _Label = TypeVar("_Label", int, Path)
 _Parts = Mapping[str, list[tuple[Path, _Label]]]
 
 
+class _Reading(NamedTuple):
+    """How pictures are to be read: see :func:`read_image_folder`."""
+
+    size: tuple[int, int] | None
+    workers: int | None
+    skip_unreadable: bool
+    units: int | None
+
+
 def read_image_folder(
     folder: Path,
     size: tuple[int, int] | None = None,
@@ -100,25 +109,14 @@ def read_image_folder(
         DataError: no classes, a class without pictures, a test class that is not trained, or pictures of several sizes;
             a picture without a mask, a mask of another size, or with a number that is no class.
     """
-    listing = Listing()
+    listing, reading = Listing(), _Reading(size, workers, skip_unreadable, units)
     folders = _split_folders(folder, listing)
     trained = listing.folders(folders["train"], _CLASS_FILES)
     if _pair_of_masks(folders["train"], trained):
         masked: dict[str, Masked] = {part: _find_masked(own, listing) for part, own in folders.items()}
         listing.say(str(folder))
-        return _masked_dataset(folder, masked, size, workers, skip_unreadable, units)
-    if not trained:
-        rule, hint = "it must hold one folder of pictures for each class", None
-        if has_pictures(folders["train"]):
-            hint = "pictures lie in it itself: if they are those of one class, give the folder above, "
-            hint = f"{hint}{folder.parent}." if folders["train"] == folder else _FLAT_SPLIT
-        raise DataError(str(folders["train"]), rule, hint=hint)
-    names = [each.name for each in trained]
-    class_names = listed_classes(folder) or names
-    for name in names:
-        if name not in class_names:
-            raise DataError(str(class_file(folder)), "every class must stand in it", missing=name, names=class_names)
-    note_alike(str(folder), names)
+        return _masked_dataset(folder, masked, reading)
+    class_names = _class_names(folder, folders["train"], [each.name for each in trained])
     pictures: dict[str, Pictures] = {}
     for part, own in folders.items():
         classes = trained if part == "train" else listing.folders(own, _CLASS_FILES)
@@ -127,7 +125,27 @@ def read_image_folder(
         hint = f"did you mean {trained[0]}?"
         warn(str(folder), f"all pictures lie below {trained[0].name}, which is taken for the only class", hint=hint)
     listing.say(str(folder))
-    return _dataset(folder.resolve().name, pictures, class_names, size, workers, skip_unreadable, units)
+    return _dataset(folder.resolve().name, pictures, class_names, reading)
+
+
+def _class_names(folder: Path, train: Path, names: list[str]) -> Sequence[str]:
+    """Return the names of all classes, of which ``names`` are those of the folders to train on.
+
+    Raises:
+        DataError: there are none, or one is not listed.
+    """
+    if not names:
+        rule, hint = "it must hold one folder of pictures for each class", None
+        if has_pictures(train):
+            hint = "pictures lie in it itself: if they are those of one class, give the folder above, "
+            hint = f"{hint}{folder.parent}." if train == folder else _FLAT_SPLIT
+        raise DataError(str(train), rule, hint=hint)
+    class_names = listed_classes(folder) or names
+    for name in names:
+        if name not in class_names:
+            raise DataError(str(class_file(folder)), "every class must stand in it", missing=name, names=class_names)
+    note_alike(str(folder), names)
+    return class_names
 
 
 def _split_folders(folder: Path, listing: Listing) -> dict[str, Path]:
@@ -222,7 +240,7 @@ def read_picture_table(
     labels = {label for pictures in parts.values() for _, label in pictures}
     class_names, number_of = numbered_labels(path, labels, {label for _, label in parts["train"]})
     numbered = {part: [(file, number_of[label]) for file, label in pictures] for part, pictures in parts.items()}
-    return _dataset(path.stem, numbered, class_names, size, workers, skip_unreadable, units)
+    return _dataset(path.stem, numbered, class_names, _Reading(size, workers, skip_unreadable, units))
 
 
 def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -320,16 +338,9 @@ def _key(folder: Path, path: Path) -> str:
     return str(path.relative_to(folder).with_suffix(""))
 
 
-def _dataset(
-    name: str,
-    parts: Mapping[str, Pictures],
-    class_names: Sequence[str],
-    size: tuple[int, int] | None,
-    workers: int | None,
-    skip_unreadable: bool,
-    units: int | None,
-) -> Dataset:
+def _dataset(name: str, parts: Mapping[str, Pictures], class_names: Sequence[str], reading: _Reading) -> Dataset:
     """Pictures with class numbers as a data set."""
+    size, workers, skip_unreadable, units = reading
     crew = _crew(parts, size, workers)
     paths = [path for pictures in parts.values() for path, _ in pictures]
     forms = crew.forms(paths, has_size=size is None, is_whole=skip_unreadable)
@@ -343,15 +354,9 @@ def _dataset(
     return _joined(name, {part: Split(x[part], y[part], _files_of(kept[part])) for part in kept}, class_names)
 
 
-def _masked_dataset(
-    folder: Path,
-    parts: Mapping[str, Masked],
-    size: tuple[int, int] | None,
-    workers: int | None,
-    skip_unreadable: bool,
-    units: int | None,
-) -> Dataset:
+def _masked_dataset(folder: Path, parts: Mapping[str, Masked], reading: _Reading) -> Dataset:
     """Pictures with masks as a data set, called as their folder."""
+    size, workers, skip_unreadable, units = reading
     name, class_names = folder.resolve().name, listed_classes(folder)
     crew = _crew(parts, size, workers)
     pairs = [pair for pictures in parts.values() for pair in pictures]

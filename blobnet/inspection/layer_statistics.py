@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from blobnet.execution.inference import LabelledData
 from blobnet.execution.loader import Loader
 from blobnet.inspection.network_inputs import first_numbers
 from blobnet.launch.kernel_call import Batch
-from blobnet.losses import Loss
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import AnyLoss, Model, check_model
 from blobnet.network.graph import Graph, Vertex
@@ -229,39 +228,19 @@ def layer_spreads(
         return ModelSpreads(tuple(layers), 0, filters, filters_of)
     if count is not None:
         count = check_count("layer_spreads", "count", count)
-    losses = losses_for(graph, loss, model.loss)
-    data = LabelledData(graph, losses, x, y)
+    data = LabelledData(graph, losses_for(graph, loss, model.loss), x, y)
     if data.labels is None:
         raise OptionError("layer_spreads", "samples must have numbers, which those of a stream have not", y=None)
     opened = model.device_for(device)
     size = min(count or DEFAULT_COUNT, data.count or 1)
     while True:
         try:
-            batch = _Batch(opened, graph, weights, losses, data, size, seed)
-            break
+            batch = _Batch(opened, graph, weights, data, size, seed)
+            return ModelSpreads(tuple(_measured(layers, batch)), size, filters, filters_of)
         except PlanError:
             if count is not None or size == 1:
                 raise
             size //= 2
-    spreads: dict[str, Spread] = {}
-    dead: dict[str, tuple[int, ...]] = {}
-    ends, judged = ({getattr(layer, name) for layer in layers} for name in ("last", "judged"))
-    for name, values in batch.values(ends | judged):
-        if name in ends:
-            spreads[name] = Spread.of(values)
-        if name in judged:
-            dead[name] = _constant_units(values)
-    gradients = {name: Spread.of(values) for name, values in batch.gradients().items()}
-    layers = [
-        replace(
-            layer,
-            values=spreads[layer.last],
-            dead=dead.get(layer.judged, ()),
-            gradients=gradients.get(layer.parameter),
-        )
-        for layer in layers
-    ]
-    return ModelSpreads(tuple(layers), size, filters, filters_of)
 
 
 # -- without data ------------------------------------------------------------------------------------------------------
@@ -341,6 +320,22 @@ def _filters(graph: Graph, weights: Mapping[str, FloatArray]) -> tuple[str, Floa
 # -- with data ---------------------------------------------------------------------------------------------------------
 
 
+def _measured(layers: Sequence[LayerSpread], batch: _Batch) -> Iterator[LayerSpread]:
+    """Layers with what is to be seen of their values and gradients."""
+    spreads: dict[str, Spread] = {}
+    dead: dict[str, tuple[int, ...]] = {}
+    ends, judged = ({getattr(layer, name) for layer in layers} for name in ("last", "judged"))
+    for name, values in batch.values(ends | judged):
+        if name in ends:
+            spreads[name] = Spread.of(values)
+        if name in judged:
+            dead[name] = _constant_units(values)
+    gradients = {name: Spread.of(values) for name, values in batch.gradients().items()}
+    for layer in layers:
+        own = dead.get(layer.judged, ())
+        yield replace(layer, values=spreads[layer.last], dead=own, gradients=gradients.get(layer.parameter))
+
+
 class _Batch:
     """One batch on its way through a training plan in which every layer keeps its values."""
 
@@ -349,13 +344,12 @@ class _Batch:
         device: Device,
         graph: Graph,
         weights: Mapping[str, FloatArray],
-        losses: tuple[Loss, ...],
         data: LabelledData,
         size: int,
         seed: int,
     ) -> None:
         # NOTE: where blobs do not share memory, no launch does another layer's work on the way.
-        types = data.reader.sample_types
+        losses, types = tuple(head.loss for head in data.heads), data.reader.sample_types
         settings: dict[str, Any] = {"loss": losses, "training": True, "share": False, "sample_type": types}
         self._plan = plan_for(device, graph, size, **settings)
         self._parameters = DeviceParameters(device, graph, self._plan.request.parameters)

@@ -99,26 +99,19 @@ def sample_sheet(
     mean, deviation = normalization or statistics(source, seed)
     weights = {f"{entry.name}/mean": _float32(mean), f"{entry.name}/deviation": _float32(deviation)}
     opened = device if isinstance(device, Device) else Device(device)
-    values = network_inputs(opened, entry, weights, source, numbers, augment=changes, seed=seed)
+    rows = rows_for(changes, shape, seed, 0, numbers)
+    values = network_inputs(opened, entry, weights, source, numbers, rows if changes else None)
     shown = np.asarray(labels[numbers])
     shares = np.zeros(len(numbers), np.float32)
     has_positions = are_masks(shown, values)
     if has_positions or (mixes and len(numbers) > 1):
-        rows = rows_for(changes, shape, seed, 0, numbers)
         if has_positions:
             shown = shown.astype(np.int32)
             move_labels(shown.reshape(len(shown), -1), rows, shape, CrossEntropy())
         shares = partner_shares(rows, shape, has_positions=has_positions)
-    return Sheet(
-        numbers[:count],
-        values[:count],
-        shown[:count],
-        np.roll(shown, -1, axis=0)[:count],
-        shares[:count],
-        np.asarray(mean),
-        np.asarray(deviation),
-        changes,
-    )
+    partners = np.roll(shown, -1, axis=0)[:count]
+    drawn = numbers[:count], values[:count], shown[:count], partners, shares[:count]
+    return Sheet(*drawn, np.asarray(mean), np.asarray(deviation), changes)
 
 
 def are_masks(labels: npt.NDArray[Any], values: FloatArray) -> bool:
@@ -132,11 +125,9 @@ def network_inputs(
     weights: Mapping[str, FloatArray],
     source: Source,
     numbers: Rows,
-    *,
-    augment: Sequence[Augmentation] = (),
-    seed: int = 0,
+    changes: FloatArray | None = None,
 ) -> FloatArray:
-    """The output of an input layer for some samples, in the first epoch of a training.
+    """The output of an input layer for some samples.
 
     Args:
         device: where its kernel runs.
@@ -144,8 +135,7 @@ def network_inputs(
         weights: its parameters are among them, by name.
         source: all samples.
         numbers: which of them.
-        augment: how they change.
-        seed: of these changes.
+        changes: how they change, a row for each; None: not at all.
 
     Returns:
         (samples, units[[[, depth], height], width]).
@@ -153,14 +143,14 @@ def network_inputs(
     graph = input_graph(entry)
     if not len(numbers):
         return np.empty((0, *graph.input.shape.dimensions), np.float32)
-    settings = {"sample_type": source.dtype.name, "augmented": bool(augment)}
+    settings = {"sample_type": source.dtype.name, "augmented": changes is not None}
     plan = plan_for(device, graph, len(numbers), **settings)
     parameters = DeviceParameters(device, graph, plan.request.parameters)
     parameters.write(weights)
     executor = Executor(device, plan, {"parameters": parameters.buffer})
     Loader(executor).load(IndexedReader([source]), numbers)
-    if augment:
-        executor.feed("augmentation", rows_for(augment, graph.input.shape, seed, 0, numbers))
+    if changes is not None:
+        executor.feed("augmentation", changes)
     executor.prepare(parameters.version)
     executor.run("forward", len(numbers))
     values = executor.read_blob(plan.outputs[graph.input.name], len(numbers))

@@ -98,7 +98,8 @@ def draw_sheet(
     changes = f"; {', '.join(map(str, sheet.augment))}" if sheet.augment else ""
     title = f"{title}\nas a network gets them: {normal}{changes}"
     below = [_below(int(number), files[number] if files else "") for number in sheet.numbers]
-    return _draw(sheet.values, below, captions, title, masks, class_names, over=True)
+    words = list(zip(captions, below, strict=True))
+    return _draw(sheet.values, words, title, masks, class_names, over=True)
 
 
 def draw_mistakes(found: Mistakes, title: str = "mistakes") -> Figure:
@@ -110,11 +111,10 @@ def draw_mistakes(found: Mistakes, title: str = "mistakes") -> Figure:
         wrong = "are wrong" if all(mistake.masks is None for mistake in worst) else "have positions that are wrong"
         what = f"{found.wrong:,} of {found.samples:,} samples {wrong}"
         what += f"; the {len(worst)} worst of them" if len(worst) < found.wrong else ""
-    below = [_below(mistake.number, mistake.file) for mistake in worst]
     masks = [mistake.masks for mistake in worst if mistake.masks is not None and mistake.masks.ndim == 3]
-    captions = [_caption(mistake) for mistake in worst]
+    words = [(_caption(mistake), _below(mistake.number, mistake.file)) for mistake in worst]
     drawn = np.stack(masks) if masks else None
-    return _draw(found.values, below, captions, f"{title}\n{what}", drawn, found.class_names)
+    return _draw(found.values, words, f"{title}\n{what}", drawn, found.class_names)
 
 
 def _below(number: int, file: str) -> str:
@@ -157,21 +157,20 @@ def _listed(values: npt.NDArray[Any]) -> str:
 
 def _draw(
     values: FloatArray,
-    below: Sequence[str],
-    captions: Sequence[Sequence[Line]],
+    words: Sequence[tuple[Sequence[Line], str]],
     title: str,
     masks: npt.NDArray[np.int64] | None = None,
     class_names: Sequence[str] = (),
     *,
     over: bool = False,
 ) -> Figure:
-    """Samples in rows, masks ``over`` each or beside it, a caption of some lines above it, and a line below."""
+    """Samples in rows, masks ``over`` each or beside it, and its words: a caption above it, and a line below."""
     pictures = _pictures(values) if values.ndim == 4 else None
     beside = 0 if masks is None or over else masks.shape[1]
     if pictures is not None and masks is not None:
         pictures = _under_masks(pictures, masks) if over else _with_masks(pictures, masks)
     width, height = _size(pictures, 1 + beside)
-    lines = max(map(len, captions))
+    lines = max(len(caption) for caption, _ in words)
     across = max(width, 0.9)  # A caption needs room.
     down = height + (lines + 1) * _LINE
     columns = _columns(len(values), across + _GAP, down + _GAP)
@@ -188,7 +187,7 @@ def _draw(
     figure.set_layout_engine("none")
     figure.suptitle("\n".join(map(text, wrapped)), y=1 - 0.1 / size[1], va="top", fontsize=11)
     shades = _shades(values)
-    for index, (words, caption) in enumerate(zip(below, captions, strict=True)):
+    for index, (caption, below) in enumerate(words):
         row, column = divmod(index, columns)
         left = _GAP + column * (across + _GAP) + (across - width) / 2
         top = head + row * (down + _GAP) + lines * _LINE
@@ -201,7 +200,7 @@ def _draw(
         axes.set_xticks([])
         axes.set_yticks([])
         most = int((across + _GAP / 2) * _CHARACTERS)
-        axes.set_xlabel(_ending(words, most), fontsize=_CAPTION_SIZE - 1, color="gray", labelpad=1)
+        axes.set_xlabel(_ending(below, most), fontsize=_CAPTION_SIZE - 1, color="gray", labelpad=1)
         cut = "\n".join(_cut(line, most) for line in caption)
         axes.set_title(cut, fontsize=_CAPTION_SIZE, pad=2, linespacing=1.15)
     legend = _legend(values, shades) + ("; beside it what is and what was said" if beside else "")
