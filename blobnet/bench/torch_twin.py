@@ -271,28 +271,10 @@ def _layer_module(torch: Any, layer: Any, shape: Shape) -> Callable[[], Any] | N
         OptionError: the layer has no counterpart.
     """
     nn, kind = torch.nn, layer.kind
-    if kind in ("Conv1D", "Conv2D"):
-        taps, stride, dilation = (
-            axis_numbers(layer.subject, name, getattr(layer, name), layer.rank)
-            for name in ("kernel_size", "stride", "dilation")
-        )
-        make = nn.Conv1d if layer.rank == 1 else nn.Conv2d
-        padding, has_bias = _padding(layer, shape), _has_bias(layer)
-        return lambda: make(shape.units, layer.filters, taps, stride, padding, dilation, layer.groups, has_bias)
-    if kind.startswith("ConvTranspose"):
-        make = getattr(nn, f"ConvTranspose{layer.rank}d")
-        sides = layer.kernel_size, layer.stride, layer.padding, layer.output_padding
-        return lambda: make(shape.units, layer.filters, *sides, layer.groups, layer.bias, layer.dilation)
-    if kind == "Dense":
-        return lambda: nn.Linear(shape.elements, layer.units, layer.bias)
-    if hasattr(layer, "pool_size"):
-        make = getattr(nn, f"{'Max' if kind.startswith('Max') else 'Avg'}Pool{layer.rank}d")
-        is_max = kind.startswith("Max")
-        settings = {"ceil_mode": layer.ceil_mode} if is_max else {"count_include_pad": layer.count_include_pad}
-        # What rounding up adds after the data PyTorch adds itself.
-        padding = _padding(replace(layer, ceil_mode=False) if is_max else layer, shape)
-        return lambda: make(layer.pool_size, layer.stride, padding, **settings)
+    if hasattr(layer, "kernel_size") or hasattr(layer, "pool_size"):
+        return _window_module(nn, layer, shape)
     makers: dict[str, Callable[[], Any] | None] = {
+        "Dense": lambda: nn.Linear(shape.elements, layer.units, layer.bias),
         "BatchNorm": lambda: (nn.BatchNorm2d if shape.rank == 2 else nn.BatchNorm1d)(
             shape.units, layer.epsilon, layer.momentum
         ),
@@ -330,6 +312,28 @@ def _layer_module(torch: Any, layer: Any, shape: Shape) -> Callable[[], Any] | N
     if kind not in makers:
         raise OptionError("--against torch", "every layer must have a counterpart in PyTorch", layer=layer.subject)
     return makers[kind]
+
+
+def _window_module(nn: Any, layer: Any, shape: Shape) -> Callable[[], Any]:
+    """The same for convolutions and pooling."""
+    if layer.kind.startswith("ConvTranspose"):
+        make = getattr(nn, f"ConvTranspose{layer.rank}d")
+        sides = layer.kernel_size, layer.stride, layer.padding, layer.output_padding
+        return lambda: make(shape.units, layer.filters, *sides, layer.groups, layer.bias, layer.dilation)
+    if hasattr(layer, "pool_size"):
+        is_max = layer.kind.startswith("Max")
+        make = getattr(nn, f"{'Max' if is_max else 'Avg'}Pool{layer.rank}d")
+        settings = {"ceil_mode": layer.ceil_mode} if is_max else {"count_include_pad": layer.count_include_pad}
+        # What rounding up adds after the data PyTorch adds itself.
+        padding = _padding(replace(layer, ceil_mode=False) if is_max else layer, shape)
+        return lambda: make(layer.pool_size, layer.stride, padding, **settings)
+    taps, stride, dilation = (
+        axis_numbers(layer.subject, name, getattr(layer, name), layer.rank)
+        for name in ("kernel_size", "stride", "dilation")
+    )
+    make = nn.Conv1d if layer.rank == 1 else nn.Conv2d
+    padding, has_bias = _padding(layer, shape), _has_bias(layer)
+    return lambda: make(shape.units, layer.filters, taps, stride, padding, dilation, layer.groups, has_bias)
 
 
 def _zeros(torch: Any, layer: Layer, shape: Shape) -> dict[str, Any]:

@@ -257,17 +257,11 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     device, batch_size, where = options.opened, options.samples, options.where
     shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
     bench = network.NetworkBench(device, model, batch_size)
-    say(f"{source.text} for {'x'.join(map(str, shape))} and {classes} classes\n")
+    what = f"{source.text} for {'x'.join(map(str, shape))}"
+    say(f"{what} and {classes} classes\n")
     steps = []
     for kind in (network.TRAINING, network.INFERENCE):
-        rival = None
-        if where is not None:
-            module = torch_twin.Twin(model).module
-            if kind == network.TRAINING:
-                step = torch_twin.training_step(module, where, bench.x, bench.y, network.LEARNING_RATE)
-            else:
-                step = torch_twin.inference_step(module, where, bench.x)
-            rival = partial(network.burst, step, partial(torch_twin.finish, where))
+        rival = None if where is None else _rival(model, kind, bench, where)
         steps.append(bench.measure(kind, options.repeats, rival))
         say(_step_line(steps[-1], batch_size))
     profile = bench.profile(options.repeats)
@@ -280,10 +274,7 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
         for point in points:
             rate = point.work.flops / point.seconds
             groups.setdefault(point.direction, []).append((point.work.flops / point.work.bytes, rate))
-        title = (
-            f"a training step of {source.text} for {'x'.join(map(str, shape))}, batch {batch_size}, {device.precision}"
-        )
-        title += f", {device.info.name}"
+        title = f"a training step of {what}, batch {batch_size}, {device.precision}, {device.info.name}"
         plots.save(plots.step(shares, groups, top, title), options.plot)
     cold = warm = math.nan
     if options.first_step:
@@ -317,6 +308,16 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
             for item in profile
         ],
     }
+
+
+def _rival(model: Model, kind: str, bench: network.NetworkBench, where: Any) -> Callable[[int], float]:
+    """Return what times PyTorch's steps of a kind."""
+    module = torch_twin.Twin(model).module
+    if kind == network.TRAINING:
+        step = torch_twin.training_step(module, where, bench.x, bench.y, network.LEARNING_RATE)
+    else:
+        step = torch_twin.inference_step(module, where, bench.x)
+    return partial(network.burst, step, partial(torch_twin.finish, where))
 
 
 def _run_fit(options: argparse.Namespace, top: Roofline, say: Callable[[str], None]) -> dict[str, Any]:

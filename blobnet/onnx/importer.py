@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -515,14 +515,7 @@ class Import:
         # What depends on inputs whose values are known is the host's, whatever it is: no network reads them.
         is_host = node.op_type in host.KINDS or (bool(self.known) and node.op_type not in SEQUENCE_KINDS)
         if is_host and not any(isinstance(value, Tensor) for value in inputs):
-            known = {
-                name: value for name, value in zip(node.input, inputs, strict=True) if isinstance(value, np.ndarray)
-            }
-            made = host.evaluated(node, self._version, known, subject, max(self._left, 0))
-            solid = (array for array in made if any(array.strides))  # Views take none.
-            given = list(known.values())
-            self._spend(sum(a.nbytes for a in solid if not any(np.may_share_memory(a, b) for b in given)), subject)
-            return made
+            return self._computed(node, inputs)
         operation = Operation(
             name=_layer_name(node.name or next((name for name in node.output if name), node.op_type), set()),
             kind=node.op_type,
@@ -543,18 +536,8 @@ class Import:
             ],
         )
         try:
-            if node.op_type not in OPERATORS:
-                rule = "the operator's inputs must be known when the model is read: it works on constants alone"
-                operation.on_host(rule, operator=node.op_type)
-            whole = [value for value in inputs if isinstance(value, Tensor) and value.type.kind in "iu"]
-            if whole and node.op_type in _ARITHMETIC:
-                rule = "whole numbers are computed by the host alone, of inputs that are known"
-                hint = f"cast them to float before it. {SESSION_HINT}"
-                raise operation.needed(whole[0], rule, hint, type=whole[0].type.name)
-            found = OPERATORS[node.op_type](operation)
-            if whole and node.op_type in _CHOOSING:
-                many = [found] if isinstance(found, Tensor | np.ndarray) else found
-                found = [replace(value, type=whole[0].type) if isinstance(value, Tensor) else value for value in many]
+            with _layers_of(subject):
+                found = self._layers(operation)
         except (OnHostError, SamplesMixedError) as error:
             if not (self.has_tail if isinstance(error, OnHostError) else self.mixes):
                 raise
@@ -563,21 +546,38 @@ class Import:
             own = {str(item.node.layer.name): name for name, item in self.inputs.items()}
             error.inputs = frozenset(own.get(name, name) for name in error.inputs)
             raise
-        except UnsupportedError:
-            raise
-        except BlobnetError as error:
-            cause = str(error).partition("\n")[0].rstrip(".")  # What follows is the text of a layer.
-            raise UnsupportedError(subject, "its layers must be such as blobnet has", cause=cause) from error
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            # Attributes and constants are whatever the file says.
-            rule = "its attributes and constants must be such as ONNX allows"
-            raise UnsupportedError(subject, rule, cause=f"{type(error).__name__}: {error}") from error
-        values_found = [found] if isinstance(found, Tensor | np.ndarray) else found
         nodes = [value.node for value in inputs if isinstance(value, Tensor)]
         return [
             replace(value, name=operation.name) if isinstance(value, Tensor) and value.node in nodes else value
-            for value in values_found
+            for value in found
         ]
+
+    def _computed(self, node: Any, inputs: Sequence[Tensor | Array | None]) -> Sequence[Array]:
+        """What the host makes of known inputs."""
+        subject = _subject_of(node, self.subject)
+        known = {name: value for name, value in zip(node.input, inputs, strict=True) if isinstance(value, np.ndarray)}
+        made = host.evaluated(node, self._version, known, subject, max(self._left, 0))
+        solid = (array for array in made if any(array.strides))  # Views take none.
+        given = list(known.values())
+        self._spend(sum(a.nbytes for a in solid if not any(np.may_share_memory(a, b) for b in given)), subject)
+        return made
+
+    def _layers(self, operation: Operation) -> Sequence[Operand]:
+        """What an operator's layers make of its inputs."""
+        kind, inputs = operation.kind, operation.inputs
+        if kind not in OPERATORS:
+            rule = "the operator's inputs must be known when the model is read: it works on constants alone"
+            operation.on_host(rule, operator=kind)
+        whole = [value for value in inputs if isinstance(value, Tensor) and value.type.kind in "iu"]
+        if whole and kind in _ARITHMETIC:
+            rule = "whole numbers are computed by the host alone, of inputs that are known"
+            hint = f"cast them to float before it. {SESSION_HINT}"
+            raise operation.needed(whole[0], rule, hint, type=whole[0].type.name)
+        found = OPERATORS[kind](operation)
+        many = [found] if isinstance(found, Tensor | np.ndarray) else found
+        if not whole or kind not in _CHOOSING:
+            return many
+        return [replace(value, type=whole[0].type) if isinstance(value, Tensor) else value for value in many]
 
     def _spend(self, count: int, subject: str) -> None:
         """Takes bytes off what a file may make; UnsupportedError where nothing is left."""
@@ -738,6 +738,21 @@ def depended(nodes: Sequence[Node]) -> set[Node]:
         found.update(new)
         stack.extend(new)
     return found
+
+
+@contextlib.contextmanager
+def _layers_of(subject: str) -> Iterator[None]:
+    """Raises UnsupportedError for any error of a node's layers: attributes and constants are whatever the file says."""
+    try:
+        yield
+    except UnsupportedError:
+        raise
+    except BlobnetError as error:
+        cause = str(error).partition("\n")[0].rstrip(".")  # What follows is the text of a layer.
+        raise UnsupportedError(subject, "its layers must be such as blobnet has", cause=cause) from error
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        rule = "its attributes and constants must be such as ONNX allows"
+        raise UnsupportedError(subject, rule, cause=f"{type(error).__name__}: {error}") from error
 
 
 def _subject_of(node: Any, subject: str) -> str:
