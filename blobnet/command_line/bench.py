@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import blobnet
 from blobnet import plots
 from blobnet.augment.epoch_rows import check_fit
 from blobnet.augment.words import augmentations_of
-from blobnet.bench import network, public, roofline, timing, torch_twin
+from blobnet.bench import network, public, roofline, timing
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.timing import Result
 from blobnet.command_line import first_step
@@ -61,8 +64,8 @@ _REFUSED = {
 def prepare(options: argparse.Namespace) -> None:
     """Finds out what is to be measured, and whether it can be, before anything is.
 
-    Sets ``options.opened`` (the device), ``options.where`` (PyTorch's name for it) and ``options.samples`` (a step's);
-    and ``options.cases`` or ``options.model``.
+    Sets ``options.opened`` (the device), ``options.twin`` (what runs PyTorch), ``options.where`` (PyTorch's name for
+    the device) and ``options.samples`` (a step's); and ``options.cases`` or ``options.model``.
 
     Raises:
         DeviceError: there is no such device.
@@ -75,8 +78,9 @@ def prepare(options: argparse.Namespace) -> None:
     if options.plot is not None:
         plots.check(options.plot)
         check_writable(options.plot, 0)
-    if options.against:
-        torch_twin.set_precision(options.precision)
+    options.twin = _torch_twin() if options.against else None
+    if options.twin:
+        options.twin.set_precision(options.precision)
     if options.what in _NETWORKS:
         if options.subject is None:
             raise OptionError("SUBJECT", f"bench {options.what} needs a network", hint=near_matches("", known_models()))
@@ -92,13 +96,32 @@ def prepare(options: argparse.Namespace) -> None:
     if options.what in _NETWORKS:
         network.check(device, options.model, options.samples)
     options.where = None
-    if options.against:
-        options.where = torch_twin.device_for(device.info)
+    if options.twin:
+        options.where = options.twin.device_for(device.info)
         if options.what == "model":
-            torch_twin.check_graph(options.model.graph)
+            options.twin.check_graph(options.model.graph)
         else:
             for case in options.cases:
-                torch_twin.check_layer(case.layer, case.input)
+                options.twin.check_layer(case.layer, case.input)
+
+
+def _torch_twin() -> Any:
+    """The module that runs layers and networks in PyTorch, which lies beside the tests of a checkout.
+
+    Raises:
+        OptionError: blobnet is installed without its checkout.
+    """
+    path = Path(blobnet.__file__).parents[1] / "tests" / "bench" / "options.twin.py"
+    if not path.is_file():
+        rule = "the comparison with PyTorch is in blobnet's repository, and not in what is installed"
+        hint = "run `pip install -e .` in a checkout of the repository."
+        raise OptionError("--against torch", rule, missing=path, hint=hint)
+    specification = importlib.util.spec_from_file_location("torch_twin", path)
+    assert specification is not None, path
+    assert specification.loader is not None, path
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
 
 
 def _prepare_cases(options: argparse.Namespace) -> None:
@@ -130,12 +153,12 @@ def run(options: argparse.Namespace) -> int:
             "copy_gb_per_s": top.copy / 1e9,
             "read_gb_per_s": top.read / 1e9,
         },
-        "torch": torch_twin.description(options.where) if options.where else None,
+        "torch": options.twin.description(options.where) if options.twin else None,
     }
     say: Callable[[str], None] = (lambda _: None) if options.json else (lambda text: print(text, flush=True))
     say(f"{device.info}")
     say(f"measured: {top.flops / 1e9:.1f} GFLOPS; copy {top.copy / 1e9:.1f}, read {top.read / 1e9:.1f} GB/s")
-    twin = [str(header["torch"])] if options.where else []
+    twin = [str(header["torch"])] if options.twin else []
     say("; ".join([f"batch {options.samples}, {device.precision}", *twin]))
     for note in load_notes(load):
         say(note)
@@ -185,7 +208,7 @@ def _run_cases(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     results: list[Result] = []
     for case in options.cases:
         bench = timing.CaseBench(device, case, batch_size)
-        twin = torch_twin.CaseTwin(case, batch_size, bench.sets, where) if where else None
+        twin = options.twin.CaseTwin(case, batch_size, bench.sets, where) if where else None
         say(work_text(case, case.work(case.directions[0], batch_size)))
         for direction in bench.calls:
             if options.direction in (None, direction):
@@ -261,7 +284,14 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     say(f"{what} and {classes} classes\n")
     steps = []
     for kind in (network.TRAINING, network.INFERENCE):
-        rival = None if where is None else _rival(model, kind, bench, where)
+        rival = None
+        if where is not None:
+            module = options.twin.Twin(model).module
+            if kind == network.TRAINING:
+                step = options.twin.training_step(module, where, bench.x, bench.y, network.LEARNING_RATE)
+            else:
+                step = options.twin.inference_step(module, where, bench.x)
+            rival = partial(network.burst, step, partial(options.twin.finish, where))
         steps.append(bench.measure(kind, options.repeats, rival))
         say(_step_line(steps[-1], batch_size))
     profile = bench.profile(options.repeats)

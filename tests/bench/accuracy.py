@@ -13,10 +13,10 @@ import time
 
 import numpy as np
 import torch
+from torch_twin import Twin
 
 import blobnet as bn
 from blobnet import models
-from blobnet.bench.torch_twin import Twin
 from blobnet.device.device import Device
 
 BATCH_SIZE = 128

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 
+import torch_twin
+
 from blobnet import models
-from blobnet.bench import torch_twin
 from blobnet.bench.network import LEARNING_RATE, NetworkBench
 from blobnet.device.device import Device
 from blobnet.errors import OptionError

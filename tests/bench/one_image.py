@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch_twin
 
 from blobnet import models
-from blobnet.bench import torch_twin
 from blobnet.device.device import Device
 from blobnet.model import Model
 

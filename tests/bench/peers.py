@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch_twin
 import torchvision
 
 from blobnet import models
-from blobnet.bench import torch_twin
 from blobnet.bench.network import INFERENCE, LEARNING_RATE, TRAINING, NetworkBench, burst
 from blobnet.device.device import Device
 

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch_twin
+
 from blobnet import layers
-from blobnet.bench import torch_twin
 from blobnet.bench.timing import CaseBench, alternate, burst_length, values_like
 from blobnet.device.device import Device, choose
 from blobnet.examination.layer_cases import BACKWARD, Case

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import blobnet
 from blobnet import layers, models, plots
-from blobnet.bench import public, roofline, timing, torch_twin
+from blobnet.bench import public, roofline, timing
 from blobnet.bench.network import LaunchTiming, Point, kernel_shares
 from blobnet.bench.roofline import Roofline
 from blobnet.command_line import first_step
@@ -33,6 +34,7 @@ from blobnet.memory.blob import Shape
 from blobnet.network.graph import sequential
 from blobnet.planning import make_plan
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
+from tests.bench import torch_twin
 from tests.kinds import tuning_for
 from tests.torch_graphs import Network
 
@@ -581,6 +583,14 @@ def test_without_pytorch(run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.status == 2
     assert result.err.startswith("error: --against torch: PyTorch must be installed. Received cause=")
     assert "Hint: pip install torch" in result.err
+
+
+def test_without_a_checkout(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blobnet, "__file__", str(tmp_path / "blobnet" / "__init__.py"))
+    result = run(*ONE_SHAPE, "--against", "torch")
+    assert result.status == 2
+    assert "--against torch: the comparison with PyTorch is in blobnet's repository, and not in what is" in result.err
+    assert "Hint: run `pip install -e .` in a checkout of the repository." in result.err
 
 
 def test_what_pytorch_has_not(tmp_path: Path) -> None:

@@ -18,13 +18,13 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.bench.torch_twin import Twin
 from blobnet.command_line.model_argument import known_models
 from blobnet.errors import FileError, OptionError
 from blobnet.layers.activation import ACTIVATIONS
 from blobnet.layers.base import Layer
 from blobnet.memory.blob import Shape
 from blobnet.onnx.forms import FORMS
+from tests.bench.torch_twin import Twin
 from tests.interop.networks import STOOD_FOR, random_weights, samples, small_network
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
 

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pytest
 
 from blobnet import models
-from blobnet.bench.torch_twin import Twin
 from blobnet.command_line.model_argument import known_models
 from blobnet.device.device import Device
 from blobnet.errors import ShapeError
@@ -24,6 +23,7 @@ from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
 from blobnet.planning import report
+from tests.bench.torch_twin import Twin
 
 #: Trainable parameters at the defaults, as torchvision 0.29 says (``num_params`` of its weights); where it has no such
 #: network, as the others say.

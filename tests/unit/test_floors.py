@@ -50,7 +50,7 @@ ONLY_IN = {
     "matplotlib": {"plots"},
     "onnx": {"onnx"},
     "safetensors": {"interop"},
-    "torch": {"bench"},
+    "torch": set(),
     "PIL": {"datasets"},
     "mpi4py": {"parallel"},
 }
