@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from blobnet.augment.words import augmentations_of
 from blobnet.bench import network, public, roofline, timing
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.timing import Result
-from blobnet.command_line import first_step
 from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
 from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import ModelSource, build_for, find_model, known_models
@@ -50,14 +48,14 @@ _SHOWN_KERNELS = 12
 
 
 #: Options that are for one subject of measurement alone, and those that each does not take.
-_FOR_MODEL = ("first_step", "launches", "classes")
+_FOR_MODEL = ("launches", "classes")
 _FOR_FIT = ("augment",)
 _NETWORKS = ("model", "fit")
 _REFUSED = {
     "conv": (*_FOR_MODEL, *_FOR_FIT),
     "layer": (*_FOR_MODEL, *_FOR_FIT),
     "model": ("direction", *_FOR_FIT),
-    "fit": ("direction", "against", "plot", "first_step", "launches"),
+    "fit": ("direction", "against", "plot", "launches"),
 }
 
 
@@ -306,11 +304,6 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
             groups.setdefault(point.direction, []).append((point.work.flops / point.work.bytes, rate))
         title = f"a training step of {what}, batch {batch_size}, {device.precision}, {device.info.name}"
         plots.save(plots.step(shares, groups, top, title), options.plot)
-    cold = warm = math.nan
-    if options.first_step:
-        arguments = source.text, shape, classes, batch_size, device.info.address, device.precision
-        cold, warm = first_step.seconds(*arguments)
-        say(f"a new process to the end of its first step: {cold:.2f} s without program caches, {warm:.2f} s with")
     total = sum(item.seconds for item in profile)
     say(f"\na training step's launches: {1e3 * total:.3f} ms on the device")
     lines = _launch_lines(profile, total) if options.launches else _share_lines(shares, total)
@@ -322,7 +315,6 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
         "classes": classes,
         "steps": [_step_record(step, batch_size) for step in steps],
         "host_us_per_launch": 1e6 * host,
-        "first_step_s": {"cold": cold, "warm": warm} if options.first_step else None,
         "kernels": [
             {
                 "kernel": share.kernel,

@@ -18,7 +18,6 @@ from blobnet import layers, models, plots
 from blobnet.bench import public, roofline, timing
 from blobnet.bench.network import LaunchTiming, Point, kernel_shares
 from blobnet.bench.roofline import Roofline
-from blobnet.command_line import first_step
 from blobnet.command_line.bench_text import kernel_text, short, tile
 from blobnet.device.device import Device
 from blobnet.device.discovery import DeviceInfo
@@ -34,7 +33,7 @@ from blobnet.memory.blob import Shape
 from blobnet.network.graph import sequential
 from blobnet.planning import make_plan
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
-from tests.bench import torch_twin
+from tests.bench import first_step, torch_twin
 from tests.kinds import tuning_for
 from tests.torch_graphs import Network
 
@@ -356,7 +355,6 @@ def test_a_whole_network(run, known_roofline, net, tmp_path) -> None:
     assert found["steps"][0]["bytes"] > found["steps"][1]["bytes"] > 0
     for step in found["steps"]:
         assert step["images_per_s"] == pytest.approx(2 / step["ms"] * 1e3)
-    assert found["first_step_s"] is None
     assert found["host_us_per_launch"] > 0
     assert "conv2d_1 forward" in run(*arguments, "--launches").out
 

@@ -1,11 +1,11 @@
-"""Seconds from the start of a process to the end of its first training step.
+"""Seconds from the start of a process to the end of its first training step: with empty program caches, and full ones.
 
-``python -m blobnet.command_line.first_step MODEL 1,28,28 10 128 0:0`` is the process: it builds a model, and trains one
-step of it on a device. ``seconds`` runs it with caches that are empty, and again with those that it has left.
+python tests/bench/first_step.py resnet50 --shape 3 224 224 --classes 1000 --batch-size 64 --device NVIDIA
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -28,8 +28,8 @@ def seconds(
     Raises:
         DeviceError: the process fails.
     """
-    command = [sys.executable, "-m", "blobnet.command_line.first_step", model, ",".join(map(str, input_shape))]
-    command += [str(classes), str(batch_size), device, precision]
+    command = [sys.executable, __file__, model, "--one-step", "--shape", *map(str, input_shape), "--device", device]
+    command += ["--classes", str(classes), "--batch-size", str(batch_size), "--precision", precision]
     times = []
     with tempfile.TemporaryDirectory(prefix="blobnet-first-step-") as folder:
         environment = {**os.environ, **{name: str(Path(folder) / name.lower()) for name in _CACHE_VARIABLES}}
@@ -49,8 +49,8 @@ def seconds(
     return times[0], times[1]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """The process: one step."""
+def train_step(options: argparse.Namespace) -> None:
+    """What a process does: it builds a model, and trains one step of it on a device."""
     import numpy as np
 
     from blobnet.command_line.model_argument import find_model
@@ -60,11 +60,9 @@ def main(arguments: Sequence[str]) -> None:
     from blobnet.training.settings import TrainingSettings
     from blobnet.training.training_step import TrainingStep
 
-    name, sizes, classes, count, address, precision = arguments
-    shape = tuple(int(size) for size in sizes.split(","))
-    batch_size = int(count)
-    model = find_model(name).build(shape, int(classes), (), 0)
-    device = Device(address).at(precision)
+    shape, batch_size = tuple(options.shape), options.batch_size
+    model = find_model(options.model).build(shape, options.classes, (), 0)
+    device = Device(options.device or None).at(options.precision)
     weights = FirstWeights(model.graph.named_parameters, 0)  # As ``fit`` has them, and no copies.
     settings = TrainingSettings(loss=CrossEntropy(), batch_size=batch_size)
     step = TrainingStep(device, model.graph, weights, settings)
@@ -78,5 +76,25 @@ def main(arguments: Sequence[str]) -> None:
     step.device.queue.finish()
 
 
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--shape", type=int, nargs="+", default=[3, 224, 224])
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--device", default="")
+    parser.add_argument("--one-step", action="store_true", help="be the process that is timed")
+    options = parser.parse_args()
+    if options.one_step:
+        train_step(options)
+        return
+    cold, warm = seconds(
+        options.model, options.shape, options.classes, options.batch_size, options.device, options.precision
+    )
+    print(f"a new process to the end of its first step: {cold:.2f} s without program caches, {warm:.2f} s with")
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
