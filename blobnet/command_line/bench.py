@@ -13,9 +13,7 @@ from typing import Any
 
 import blobnet
 from blobnet import plots
-from blobnet.augment.epoch_rows import check_fit
-from blobnet.augment.words import augmentations_of
-from blobnet.bench import network, public, roofline, timing
+from blobnet.bench import network, roofline, timing
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.timing import Result
 from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
@@ -27,7 +25,6 @@ from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.examination import layer_cases
 from blobnet.examination.layer_cases import Case
 from blobnet.files.atomic import check_writable
-from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import Padding, storage_type
 from blobnet.model import Model
 from blobnet.support.formatting import format_bytes
@@ -47,16 +44,8 @@ none: data stayed in a cache, or minimal filtering needs fewer flops (then sums 
 _SHOWN_KERNELS = 12
 
 
-#: Options that are for one subject of measurement alone, and those that each does not take.
-_FOR_MODEL = ("launches", "classes")
-_FOR_FIT = ("augment",)
-_NETWORKS = ("model", "fit")
-_REFUSED = {
-    "conv": (*_FOR_MODEL, *_FOR_FIT),
-    "layer": (*_FOR_MODEL, *_FOR_FIT),
-    "model": ("direction", *_FOR_FIT),
-    "fit": ("direction", "against", "plot", "launches"),
-}
+#: Options that are for networks alone, and those that are for layers alone.
+_FOR_MODEL, _FOR_LAYERS = ("launches", "classes"), ("direction",)
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -70,7 +59,7 @@ def prepare(options: argparse.Namespace) -> None:
         OptionError, ShapeError, FileError, PlanError: the command line names what there is not, or what does not go
             together, or what does not fit the device.
     """
-    for name in _REFUSED[options.what]:
+    for name in _FOR_LAYERS if options.what == "model" else _FOR_MODEL:
         if getattr(options, name):
             raise OptionError(f"--{name.replace('_', '-')}", f"this option is not for bench {options.what}")
     if options.plot is not None:
@@ -79,19 +68,17 @@ def prepare(options: argparse.Namespace) -> None:
     options.twin = _torch_twin() if options.against else None
     if options.twin:
         options.twin.set_precision(options.precision)
-    if options.what in _NETWORKS:
+    if options.what == "model":
         if options.subject is None:
-            raise OptionError("SUBJECT", f"bench {options.what} needs a network", hint=near_matches("", known_models()))
+            raise OptionError("SUBJECT", "bench model needs a network", hint=near_matches("", known_models()))
         options.source = find_model(options.subject)
         options.model = build_for(options.source, options.size, options.classes)
-        options.changes = () if options.augment is None else augmentations_of(options.augment, "--augment")
-        check_fit(options.changes, options.model.graph.input.shape, options.model.graph.output.shape, CrossEntropy())
     else:
         _prepare_cases(options)
     device = options.opened = Device(choose(options.device)).at(options.precision)
     device.padding, device.storage = Padding(align=options.align), storage_type(options.storage)
     options.samples = options.batch_size or BATCH_SIZES[device.is_host]
-    if options.what in _NETWORKS:
+    if options.what == "model":
         network.check(device, options.model, options.samples)
     options.where = None
     if options.twin:
@@ -160,8 +147,7 @@ def run(options: argparse.Namespace) -> int:
     say("; ".join([f"batch {options.samples}, {device.precision}", *twin]))
     for note in load_notes(load):
         say(note)
-    measure = {"model": _run_model, "fit": _run_fit}.get(options.what, _run_cases)
-    found = measure(options, top, say)
+    found = (_run_model if options.what == "model" else _run_cases)(options, top, say)
     if options.json:
         print(json.dumps({**header, **found}, indent=1))
     return 0
@@ -330,47 +316,6 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
             for item in profile
         ],
     }
-
-
-def _rival(model: Model, kind: str, bench: network.NetworkBench, where: Any) -> Callable[[int], float]:
-    """Return what times PyTorch's steps of a kind."""
-    module = torch_twin.Twin(model).module
-    if kind == network.TRAINING:
-        step = torch_twin.training_step(module, where, bench.x, bench.y, network.LEARNING_RATE)
-    else:
-        step = torch_twin.inference_step(module, where, bench.x)
-    return partial(network.burst, step, partial(torch_twin.finish, where))
-
-
-def _run_fit(options: argparse.Namespace, top: Roofline, say: Callable[[str], None]) -> dict[str, Any]:
-    device, model, batch_size = options.opened, options.model, options.samples
-    shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
-    say(f"{options.source.text} for {'x'.join(map(str, shape))} and {classes} classes, from float32 NumPy arrays\n")
-    timings = public.time_fits(device, model, batch_size, [(), options.changes] if options.changes else [()])
-    for item in timings:
-        say(_fit_line(item))
-    if options.changes:
-        rate = timings[0].seconds / timings[1].seconds
-        say(f"{'':<8}{rate:.3f} of the images/s without {', '.join(map(str, options.changes))}")
-    for count in (batch_size, 1):
-        timings.append(public.time_predict(device, model, count, options.repeats))
-        say(_fit_line(timings[-1]))
-    return {
-        "model": options.source.text,
-        "input_shape": list(shape),
-        "classes": classes,
-        "calls": [
-            {"what": item.what, "samples": item.samples, "ms": 1e3 * item.seconds, "device_ms": 1e3 * item.device}
-            for item in timings
-        ],
-    }
-
-
-def _fit_line(item: public.PublicTiming) -> str:
-    rate = f"{item.samples / item.seconds:,.0f} images/s"
-    unit = "batch" if item.what == "predict" else "step"
-    line = f"{item.what:<8}{short(1e3 * item.seconds):>8} ms a {unit} of {item.samples}, {rate}; "
-    return line + f"{item.over_device:.2f} times the device's {short(1e3 * item.device)} ms"
 
 
 def _step_line(step: network.StepTiming, batch_size: int) -> str:

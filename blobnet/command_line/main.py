@@ -129,7 +129,6 @@ examples:
   blobnet bench conv resnet50 --batch-size 8 --against torch
   blobnet bench conv 64x56x56:64k3p1 --direction forward
   blobnet bench model resnet18 --size 64 --batch-size 32 --against torch
-  blobnet bench fit mobilenet_v2 --device NVIDIA
 """
 _TUNE_EPILOG = """\
 Measures for every distinct convolution of the model, forward and backward, the

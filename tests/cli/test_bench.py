@@ -15,7 +15,7 @@ import pytest
 
 import blobnet
 from blobnet import layers, models, plots
-from blobnet.bench import public, roofline, timing
+from blobnet.bench import roofline, timing
 from blobnet.bench.network import LaunchTiming, Point, kernel_shares
 from blobnet.bench.roofline import Roofline
 from blobnet.command_line.bench_text import kernel_text, short, tile
@@ -33,7 +33,7 @@ from blobnet.memory.blob import Shape
 from blobnet.network.graph import sequential
 from blobnet.planning import make_plan
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
-from tests.bench import first_step, torch_twin
+from tests.bench import first_step, fit, torch_twin
 from tests.kinds import tuning_for
 from tests.torch_graphs import Network
 
@@ -360,16 +360,21 @@ def test_a_whole_network(run, known_roofline, net, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("augment", [[], ["--augment", "flip,mixup"]], ids=str)
-def test_fit_and_predict(run, known_roofline, net, augment, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(public, "_EPOCH_SECONDS", 0.0)
-    arguments = ["bench", "fit", net, "--batch-size", "2", "--repeats", "1", "--size", "6", *augment]
-    result = run(*arguments)
-    assert (result.status, result.err) == (0, "")
-    assert (" of the images/s without Flip(" in result.out) == bool(augment)
-    calls = json.loads(run(*arguments, "--json").out)["calls"]
+def test_fit_and_predict(capsys, net, augment, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "_EPOCH_SECONDS", 0.0)
+    settings = ["--batch-size", "2", "--repeats", "1", "--size", "6", "--device", device.info.address]
+    fit.main([net, *settings, *augment])
+    assert (" of the images/s without Flip(" in capsys.readouterr().out) == bool(augment)
+    fit.main([net, *settings, *augment, "--json"])
+    calls = json.loads(capsys.readouterr().out)
     assert [call["what"] for call in calls] == ["fit", *(["augment"] if augment else []), "predict", "predict"]
     assert [call["samples"] for call in calls] == [2] * (len(calls) - 1) + [1]
     assert all(call["ms"] > 0 and call["device_ms"] > 0 for call in calls)
+
+
+def test_fit_with_what_does_not_change_the_samples(net, device: Device) -> None:
+    with pytest.raises(BlobnetError, match="Saturation: the model's input must have three units"):
+        fit.main([net, "--batch-size", "2", "--augment", "saturation", "--device", device.info.address])
 
 
 def test_kernels_against_the_roofline() -> None:
@@ -519,8 +524,8 @@ def test_the_twin_of_a_network_computes_the_same(name: str) -> None:
         (["model", "lenet"], "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet."),
         (["model", "lenet5", "--direction", "forward"], "--direction: this option is not for bench model."),
         (["conv", "nowhere.py:net"], "nowhere.py: there must be such a Python file."),
-        (["model", "lenet5", "--augment", "flip"], "--augment: this option is not for bench model."),
-        (["fit", "lenet5", "--augment", "saturation"], "Saturation: the model's input must have three units"),
+        (["model", "lenet5", "--augment", "flip"], "unknown argument '--augment'"),
+        (["fit", "lenet5"], "argument WHAT: unknown name 'fit'"),
         (["ladder"], "argument WHAT: unknown name 'ladder'"),
     ],
 )  # fmt: skip
