@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
 import os
 import re
 import struct
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,7 +18,8 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import check_finite, check_real
 from blobnet.datasets.source import Rows, Source, kept_type
-from blobnet.errors import DataError, FileError
+from blobnet.errors import BlobnetError, DataError, FileError
+from blobnet.support.regular_file import check_regular
 from blobnet.support.system import open_to_read, read_at
 
 #: The types of .npy files that are read, as NumPy calls them: numbers and texts.
@@ -114,6 +117,42 @@ class FileSource(Source):  # type: ignore[misc]  # mypy sees this package under 
                 hint = "do not write to data while they are used."
                 raise DataError(self.subject, rule, file=self._path, ends_at=place, hint=hint)
             target, place = target[count:], place + count
+
+
+@contextlib.contextmanager
+def readable(
+    path: Path, kind: str, faults: tuple[type[Exception], ...] = (OSError, ValueError, EOFError)
+) -> Iterator[None]:
+    """Makes a FileError, "the file must be a readable ``kind``", of ``faults``, and of a path that is no file."""
+    try:
+        check_regular(path)
+        yield
+    except BlobnetError:
+        raise
+    except faults as error:
+        raise FileError(str(path), f"the file must be a readable {kind}", reason=error) from error
+
+
+def read_npy(path: Path) -> npt.NDArray[Any]:
+    """The whole array in a .npy file.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    with readable(path, ".npy array"), path.open("rb") as file:
+        check_header(file, path.stat().st_size)
+        file.seek(0)
+        return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+
+
+def npy_shape(path: Path) -> tuple[int, ...]:
+    """The shape of the array in a .npy file, without its values.
+
+    Raises:
+        FileError: it cannot be read.
+    """
+    with readable(path, ".npy array"), path.open("rb") as file:
+        return npy_header(file)[0]
 
 
 def npy_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

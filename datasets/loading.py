@@ -10,15 +10,7 @@ from blobnet.datasets.dataset import Dataset
 from blobnet.datasets.digits import read_digits
 from blobnet.datasets.image_folder import TABLE_SUFFIXES, read_image_folder, read_picture_table
 from blobnet.datasets.known import KNOWN_SETS, read_known
-from blobnet.datasets.user_data import (
-    HDF5_SUFFIXES,
-    NPY_SUFFIXES,
-    NPZ_SUFFIXES,
-    holds_npy,
-    read_hdf5,
-    read_npy,
-    read_npz,
-)
+from blobnet.datasets.user_data import ARRAY_SUFFIXES, NPY_SUFFIXES, has_arrays, holds_npy, read_dataset
 from blobnet.errors import FileError, OptionError, file_errors, near_matches, nearest
 
 _RULE = "it must be a known name, or the path of a file or folder"
@@ -107,19 +99,15 @@ def _read_path(name_or_path: str | Path, path: Path) -> Dataset:
             raise FileError(str(path), "there must be such a file or folder", hint=near)
         hint = nearest(path.name.lower().replace("_", "-"), known_names()) or near or near_matches("", known_names())
         raise OptionError("data set", _RULE, hint=hint, name=name_or_path)
-    if suffix in NPZ_SUFFIXES:
-        return read_npz(path)
-    if suffix in HDF5_SUFFIXES:
-        return read_hdf5(path)
-    if path.is_dir():
-        return read_npy(path)
+    if has_arrays(path):
+        return read_dataset(path)
     if suffix in NPY_SUFFIXES:
         if not holds_npy(path.parent):
             hint = "the samples are x.npy, and their labels y.npy beside it; name their folder."
             raise FileError(str(path), "a .npy file of a data set must be x.npy", hint=hint)
-        return read_npy(path.parent)
+        return read_dataset(path.parent)
     raise FileError(
         str(path),
         "a data file must be a .npz, .npy, HDF5 or CSV file",
-        hint=f"its name must end in {', '.join(NPZ_SUFFIXES + NPY_SUFFIXES + HDF5_SUFFIXES + TABLE_SUFFIXES)}",
+        hint=f"its name must end in {', '.join((*NPY_SUFFIXES, *ARRAY_SUFFIXES, *TABLE_SUFFIXES))}",
     )

@@ -13,17 +13,7 @@ from blobnet.datasets.checks import classes_of_one_hot
 from blobnet.datasets.dataset import IGNORED_LABEL, held_out_rows, sampled_statistics
 from blobnet.datasets.source import AsSamples, Source
 from blobnet.datasets.split_names import SPLIT_NAMES
-from blobnet.datasets.user_data import (
-    HDF5_SUFFIXES,
-    KEYS,
-    NPZ_SUFFIXES,
-    Array,
-    Arrays,
-    class_names_of,
-    hdf5_arrays,
-    npy_arrays,
-    npz_arrays,
-)
+from blobnet.datasets.user_data import KEYS, Array, Arrays, class_names_of, has_arrays, read_arrays
 from blobnet.errors import DataError
 
 #: The endings of the names of a split's arrays.
@@ -186,19 +176,12 @@ def read_named(path: Path) -> NamedData | None:
     Raises:
         FileError: the file cannot be read.
     """
-    suffix = path.suffix.lower()
-    if path.is_dir():
-        if not any(path.glob("*.npy")):
-            return None
-        read = npy_arrays
-    elif path.is_file() and suffix in (*NPZ_SUFFIXES, *HDF5_SUFFIXES):
-        read = npz_arrays if suffix in NPZ_SUFFIXES else hdf5_arrays
-    else:
+    if not path.exists() or not has_arrays(path):
         return None
-    _, found = read(path, ("class_names",))
+    _, found = read_arrays(path, ("class_names",))
     if not set(found) - set(KEYS) or {"x", "y"} <= set(found) or {"x_train", "y_train"} <= set(found):
         return None
-    arrays, _ = read(path, None)
+    arrays, _ = read_arrays(path, None)
     if not arrays:
         return None
     names = arrays.pop("class_names", None)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.datasets.checks import check_arrays
-from blobnet.datasets.file_source import check_header, npy_header
+from blobnet.datasets.file_source import npy_shape, read_npy, readable
 from blobnet.errors import DataError, FileError, OptionError, extra, warn
 from blobnet.support.picture_kinds import DEEP, FORMATS, PLUGINS
 from blobnet.support.regular_file import MAX_UNPACKED, check_regular, most_memory
@@ -110,12 +110,8 @@ def image_size(path: str | Path) -> tuple[int, int]:
     """
     path = Path(path)
     if path.suffix.lower() == ".npy":
-        try:
-            check_regular(path)
-            with path.open("rb") as file:
-                height, width = npy_header(file)[0][-2:]
-        except (OSError, ValueError, EOFError) as error:
-            raise FileError(str(path), "the file must be a readable .npy array", reason=error) from error
+        with readable(path, ".npy array"):
+            height, width = npy_shape(path)[-2:]
         return height, width
     return picture_form(path)[1:]
 
@@ -358,14 +354,7 @@ def _scaled(picture: Any, size: tuple[int, int] | None) -> Any:
 
 def _read_array(path: Path, units: int) -> npt.NDArray[Any]:
     """A .npy file as (C, H, W)."""
-    try:
-        check_regular(path)
-        with path.open("rb") as file:
-            check_header(file, path.stat().st_size)
-            file.seek(0)
-            values = np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise FileError(str(path), "the file must be a readable .npy array", reason=error) from error
+    values = read_npy(path)
     planes = values[None] if values.ndim == 2 else values
     if planes.ndim != 3 or len(planes) != units:
         raise DataError(

@@ -19,13 +19,21 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import chunks, label_positions
 from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split
-from blobnet.datasets.file_source import FileSource, check_header, check_unwritten, npy_header, written
+from blobnet.datasets.file_source import (
+    FileSource,
+    check_header,
+    check_unwritten,
+    npy_header,
+    read_npy,
+    readable,
+    written,
+)
 from blobnet.datasets.source import KEPT_BYTES, IndexedSource, Rows, Source, UnitsFirst, source_of
 from blobnet.datasets.split_names import SPLIT_NAMES
 from blobnet.datasets.splits import as_split
-from blobnet.errors import BlobnetError, DataError, FileError, warn
+from blobnet.errors import DataError, FileError, warn
 from blobnet.files.hdf5 import DAMAGE, MODEL_FORMAT, attribute, read_apart
-from blobnet.support.regular_file import MAX_UNPACKED, check_regular, most_memory
+from blobnet.support.regular_file import MAX_UNPACKED, most_memory
 
 #: Keras's names for arrays, and blobnet's.
 KERAS_KEYS = {"x_train": "x", "y_train": "y"}
@@ -34,7 +42,8 @@ VALIDATION_KEYS = {f"{axis}_{name}": f"{axis}_val" for axis in "xy" for name in 
 KEYS = ("x", "y", "x_test", "y_test", "class_names", *KERAS_KEYS, *VALIDATION_KEYS)
 NPZ_SUFFIXES = (".npz",)
 NPY_SUFFIXES = (".npy",)
-HDF5_SUFFIXES = (".h5", ".hdf5")
+#: The ends of the names of files that hold several arrays.
+ARRAY_SUFFIXES = (*NPZ_SUFFIXES, ".h5", ".hdf5")
 #: The names that samples to train on may have.
 _FIRST_KEYS = ("x", "x_train")
 #: The filters that HDF5 and h5py bring: deflate, shuffle, Fletcher's checksum, szip, nbit, scale and offset, LZF.
@@ -49,8 +58,10 @@ Array: TypeAlias = npt.NDArray[Any] | Source
 Arrays: TypeAlias = dict[str, Array]
 
 
-def read_npz(path: Path) -> Dataset:
-    """Read the arrays ``x`` and ``y``, and optionally ``x_test``, ``y_test`` and ``class_names``, of a .npz file.
+def read_dataset(path: Path) -> Dataset:
+    """Read the arrays ``x`` and ``y``, and optionally ``x_test``, ``y_test`` and ``class_names``, of a user's data.
+
+    They lie in a .npz or an HDF5 file, or as ``x.npy``, ``y.npy``, ... in a folder.
 
     x is (N, C, H, W), (N, C, L) or (N, C); uint8 stays uint8, other types become float32. Integers in y are class
     numbers, one for each sample or for each of its positions (N, H, W), where 255 takes no part unless it is a class;
@@ -66,22 +77,7 @@ def read_npz(path: Path) -> Dataset:
         FileError: the file cannot be read, or lacks an array.
         DataError: an array cannot be trained on (see :func:`check_arrays`), or arrays do not fit together.
     """
-    return _dataset(path, *npz_arrays(path))
-
-
-def read_hdf5(path: Path) -> Dataset:
-    """Read an HDF5 file with the same arrays as :func:`read_npz`."""
-    return _dataset(path, *hdf5_arrays(path))
-
-
-def read_npy(folder: Path) -> Dataset:
-    """Read a folder that holds the arrays of :func:`read_npz` as ``x.npy``, ``y.npy``, ..."""
-    return _dataset(folder, *npy_arrays(folder))
-
-
-def holds_npy(folder: Path) -> bool:
-    """Return True if a folder holds samples for :func:`read_npy`."""
-    return any((folder / f"{key}.npy").is_file() for key in _FIRST_KEYS)
+    return _dataset(path, *read_arrays(path))
 
 
 def read_samples(path: Path) -> Array:
@@ -93,13 +89,8 @@ def read_samples(path: Path) -> Array:
         FileError: the file cannot be read, or holds neither.
         DataError: they are no samples.
     """
-    suffix = path.suffix.lower()
-    if path.is_dir():
-        arrays, found = npy_arrays(path)
-    elif suffix in NPY_SUFFIXES:
-        arrays, found = _npy_file(path, "x"), [path.stem]
-    else:
-        arrays, found = (npz_arrays if suffix in NPZ_SUFFIXES else hdf5_arrays)(path)
+    is_one = path.suffix.lower() in NPY_SUFFIXES and not path.is_dir()
+    arrays, found = ({"x": _npy_array(path, "x")}, [path.stem]) if is_one else read_arrays(path)
     arrays = _renamed(path, arrays, found)
     name = next((name for name in ("x_test", "x") if name in arrays), None)
     if name is None:
@@ -107,19 +98,38 @@ def read_samples(path: Path) -> Array:
     return source_of(arrays[name], str(path))
 
 
+def holds_npy(folder: Path) -> bool:
+    """Return True if a folder holds samples as .npy files."""
+    return any((folder / f"{key}.npy").is_file() for key in _FIRST_KEYS)
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def npz_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, list[str]]:
-    """The arrays of a .npz file that have names of ``keys``, and the names of all.
+def has_arrays(path: Path) -> bool:
+    """Return True if a path is one for :func:`read_arrays`: a folder, or a file whose name says that it has arrays."""
+    return path.is_dir() or path.suffix.lower() in ARRAY_SUFFIXES
+
+
+def read_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, list[str]]:
+    """The arrays of a .npz or an HDF5 file, or of a folder of .npy files, that have names of ``keys``; all names.
 
     Without ``keys`` all arrays, as labels: those that stay in the file keep their type.
 
     Raises:
         FileError: the file cannot be read.
+        DataError: an array takes too much memory, or does not lie in the file itself.
     """
-    try:
-        check_regular(path)
+    if path.is_dir():
+        found = sorted(file.stem for file in path.glob("*.npy"))
+        return {key: _npy_array(path / f"{key}.npy", key, keys) for key in keys or found if key in found}, found
+    return (_npz_arrays if path.suffix.lower() in NPZ_SUFFIXES else _hdf5_arrays)(path, keys)
+
+
+def _npz_arrays(path: Path, keys: Sequence[str] | None) -> tuple[Arrays, list[str]]:
+    # NotImplementedError: what zip archives may be, and zipfile does not read. RuntimeError: encryption.
+    faults = OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error
+    with readable(path, ".npz file", faults):
         if not zipfile.is_zipfile(path):
             raise ValueError("it is no whole zip archive")
         with path.open("rb") as plain, np.load(plain, allow_pickle=False) as file:
@@ -128,11 +138,6 @@ def npz_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, l
             members = {key: _member(file, key) for key in wanted}
             _check_size(path, "all arrays", sum(item.file_size for item in members.values() if not _stays(item)))
             return {key: _npz_member(path, file, key, keys) for key in wanted}, found
-    except BlobnetError:
-        raise
-    # NotImplementedError: what zip archives may be, and zipfile does not read. RuntimeError: encryption.
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise FileError(str(path), "the file must be a readable .npz file", reason=error) from error
 
 
 def _member(file: Any, key: str) -> zipfile.ZipInfo:
@@ -172,34 +177,13 @@ def _npz_member(path: Path, file: Any, key: str, keys: Sequence[str] | None) -> 
         return _stored(path, plain, key, _has_labels(key, keys), whole)
 
 
-def npy_arrays(folder: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, list[str]]:
-    """Read the .npy files in a folder, as :func:`npz_arrays`."""
-    arrays: Arrays = {}
-    found = sorted(path.stem for path in folder.glob("*.npy"))
-    for key in keys or found:
-        if key in found:
-            arrays |= _npy_file(folder / f"{key}.npy", key, keys)
-    return arrays, found
-
-
-def _npy_file(path: Path, key: str, keys: Sequence[str] | None = KEYS) -> Arrays:
-    """The array in a .npy file, under a name."""
-
-    def whole() -> npt.NDArray[Any]:
-        with path.open("rb") as file:
-            check_header(file, path.stat().st_size)
-        return np.asarray(np.load(path, allow_pickle=False))
-
-    try:
-        check_regular(path)
+def _npy_array(path: Path, key: str, keys: Sequence[str] | None = KEYS) -> Array:
+    """The array in a .npy file, which goes by the name ``key``."""
+    with readable(path, ".npy array"):
         if path.stat().st_size <= KEPT_BYTES or key == "class_names":
-            return {key: whole()}
+            return read_npy(path)
         with path.open("rb") as file:
-            return {key: _stored(path, file, key, _has_labels(key, keys), whole)}
-    except BlobnetError:
-        raise
-    except (OSError, ValueError, EOFError) as error:
-        raise FileError(str(path), "the file must be a readable .npy array", reason=error) from error
+            return _stored(path, file, key, _has_labels(key, keys), lambda: read_npy(path))
 
 
 def _check_size(path: Path, key: str, size: int) -> None:
@@ -220,15 +204,14 @@ def _stored(path: Path, file: BinaryIO, key: str, has_labels: bool, whole: Calla
     return FileSource(path, file.tell(), shape, dtype, str(path), has_labels)
 
 
-def hdf5_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, list[str]]:
-    """Read an HDF5 file, as :func:`npz_arrays`; it stays open as long as something is to be read from it.
+def _hdf5_arrays(path: Path, keys: Sequence[str] | None) -> tuple[Arrays, list[str]]:
+    """The file stays open as long as something is to be read from it.
 
     Nothing is read from another file, and no code is loaded that the file asks for.
     """
     import h5py
 
-    try:
-        check_regular(path)
+    with readable(path, "HDF5 file", DAMAGE):
         file = h5py.File(path, "r")
         if attribute(file, "format") == MODEL_FORMAT:
             hint = "`blobnet train --init-from` goes on from its weights."
@@ -240,10 +223,6 @@ def hdf5_arrays(path: Path, keys: Sequence[str] | None = KEYS) -> tuple[Arrays, 
         if not any(isinstance(array, IndexedSource) for array in arrays.values()):
             file.close()
         return arrays, found
-    except BlobnetError:
-        raise
-    except DAMAGE as error:
-        raise FileError(str(path), "the file must be a readable HDF5 file", reason=error) from error
 
 
 def _is_array(path: Path, file: Any, key: str) -> bool:

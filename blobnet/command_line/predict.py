@@ -22,11 +22,11 @@ from blobnet.command_line.predict_session import pictures_in, report, write_npz
 from blobnet.command_line.text import plain
 from blobnet.data.samples import samples_for, sources_for
 from blobnet.datasets import read_image
-from blobnet.datasets.file_source import npy_header
+from blobnet.datasets.file_source import npy_shape
 from blobnet.datasets.named_data import read_named
 from blobnet.datasets.pictures import image_size, save_mask
 from blobnet.datasets.source import Source
-from blobnet.datasets.user_data import HDF5_SUFFIXES, NPY_SUFFIXES, NPZ_SUFFIXES, holds_npy, read_samples
+from blobnet.datasets.user_data import NPY_SUFFIXES, has_arrays, holds_npy, read_samples
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
 from blobnet.files.atomic import check_writable
@@ -37,7 +37,6 @@ from blobnet.network.ends import to_dict
 from blobnet.network.graph import Graph
 from blobnet.onnx.operation import OpenAxisError, UnsupportedError
 from blobnet.parallel.world import World, device_of_rank
-from blobnet.support.regular_file import check_regular
 from blobnet.training.arguments import losses_for
 
 #: Pictures that are read and predicted at a time, at most, and values of theirs or of answers.
@@ -225,7 +224,7 @@ def _inputs(names: list[str], model: Model, failures: list[BlobnetError]) -> Ite
 
 def _samples(path: Path, graph: Graph) -> tuple[Any, int]:
     """The samples in a file of many, and how many they are; None and 1 if it is one picture."""
-    suffix, axes, names = path.suffix.lower(), 0, list(graph.inputs)
+    axes, names = 0, list(graph.inputs)
     named = read_named(path)
     if len(names) > 1 and named is None:
         rule = "for a model with several inputs it must be a .npz or an HDF5 file, or a folder of .npy files"
@@ -234,14 +233,11 @@ def _samples(path: Path, graph: Graph) -> tuple[Any, int]:
     if named is not None and (len(names) > 1 or names[0] in named.parts["train"]):
         sources = sources_for(graph, named.samples(names), str(path))
         return to_dict(names, sources), len(sources[0])
-    if suffix in NPY_SUFFIXES:
-        with contextlib.suppress(OSError, ValueError):
-            check_regular(path)
-            with path.open("rb") as file:
-                axes = len(npy_header(file)[0])
+    if path.suffix.lower() in NPY_SUFFIXES:
+        with contextlib.suppress(FileError):
+            axes = len(npy_shape(path))
     # An array with an axis more than a sample holds samples.
-    is_data = path.is_dir() or suffix in (*NPZ_SUFFIXES, *HDF5_SUFFIXES) or axes == graph.input.shape.rank + 2
-    if not is_data:
+    if not has_arrays(path) and axes != graph.input.shape.rank + 2:
         return None, 1
     source = samples_for(graph, units_first(read_samples(path), graph, str(path)), str(path))
     return source, len(source)

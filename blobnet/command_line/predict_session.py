@@ -18,15 +18,7 @@ from blobnet.command_line.text import plain
 from blobnet.datasets import read_image
 from blobnet.datasets.listing import Listing
 from blobnet.datasets.pictures import image_size
-from blobnet.datasets.user_data import (
-    HDF5_SUFFIXES,
-    NPY_SUFFIXES,
-    NPZ_SUFFIXES,
-    hdf5_arrays,
-    npy_arrays,
-    npz_arrays,
-    read_samples,
-)
+from blobnet.datasets.user_data import NPY_SUFFIXES, has_arrays, read_arrays, read_samples
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
 from blobnet.support.unit_axes import TO_LAST, has_units_last
@@ -128,10 +120,8 @@ def _files(names: Sequence[str], session: onnx.Session, failures: list[BlobnetEr
 
 def _arrays(path: Path, inputs: Mapping[str, Sequence[int | str]]) -> Any:
     """Return the arrays of a file for a session: one for each input, by name; or for the only one, a picture say."""
-    suffix = path.suffix.lower()
-    if path.is_dir() or suffix in (*NPZ_SUFFIXES, *HDF5_SUFFIXES):
-        read = npy_arrays if path.is_dir() else npz_arrays if suffix in NPZ_SUFFIXES else hdf5_arrays
-        arrays, found = read(path, list(inputs))
+    if has_arrays(path):
+        arrays, found = read_arrays(path, list(inputs))
         if len(inputs) == 1 and not arrays and not path.is_dir():
             return np.asarray(read_samples(path))
         missing = [name for name in inputs if name not in arrays]
@@ -146,7 +136,7 @@ def _arrays(path: Path, inputs: Mapping[str, Sequence[int | str]]) -> Any:
         hint = "it holds an array for each input, of its name."
         raise DataError(str(path), rule, inputs=", ".join(inputs), hint=hint)
     (axes,) = inputs.values()
-    if suffix in NPY_SUFFIXES:
+    if path.suffix.lower() in NPY_SUFFIXES:
         array = np.asarray(read_samples(path))
         return array[None] if array.ndim == len(axes) - 1 else array
     return _picture(path, axes)

@@ -859,7 +859,7 @@ def test_unreadable_array_files(tmp_path: Path, cut: int) -> None:
 def test_npz_of_objects(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "mine", {"x": X.astype(object), "y": Y})
     with failing(FileError, "mine.npz: the file must be a readable .npz file. Received reason=the type must be one of"):
-        user_data.read_npz(path)
+        user_data.read_dataset(path)
 
 
 # --- pictures ---
