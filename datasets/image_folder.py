@@ -8,6 +8,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -62,23 +63,39 @@ _Label = TypeVar("_Label", int, Path)
 _Parts = Mapping[str, list[tuple[Path, _Label]]]
 
 
-class _Reading(NamedTuple):
-    """How pictures are to be read: see :func:`read_image_folder`."""
+@dataclass(frozen=True)
+class Reading:
+    """How pictures are read.
 
-    size: tuple[int, int] | None
-    workers: int | None
-    skip_unreadable: bool
-    units: int | None
+    Attributes:
+        size: (height, width) to which every picture is resized; None demands that all have one size.
+        workers: processes that decode; None takes one for each core where it pays, 0 does without.
+        skip_unreadable: whether pictures that cannot be decoded are left out, with a warning. All are decoded once to
+            find them.
+        units: what every picture becomes: 1 for gray, 3 for RGB; None: gray if all are.
+
+    Raises:
+        OptionError: the size is not a pair of positive numbers.
+    """
+
+    size: tuple[int, int] | None = None
+    workers: int | None = None
+    skip_unreadable: bool = False
+    units: int | None = None
+
+    def __post_init__(self) -> None:
+        size: Any = self.size
+        if size is None or (isinstance(size, tuple | list) and len(size) == 2 and all(is_int(n, 1) for n in size)):
+            return
+        hint = f"size=({size}, {size}) makes squares." if is_int(size, 1) else None
+        raise OptionError("size", "it must be a height and a width of at least 1", size=size, hint=hint)
+
+    def crew(self, pictures: int) -> PictureWorkers:
+        """The processes to look at so many pictures with."""
+        return PictureWorkers(0 if self.workers is None and pictures <= FEW_PICTURES else self.workers)
 
 
-def read_image_folder(
-    folder: Path,
-    size: tuple[int, int] | None = None,
-    workers: int | None = None,
-    *,
-    skip_unreadable: bool = False,
-    units: int | None = None,
-) -> Dataset:
+def read_image_folder(folder: Path, reading: Reading) -> Dataset:
     """Read ``folder/<class>/*.png``, or ``folder/train/<class>/*.png`` with ``folder/test`` and ``folder/val`` beside.
 
     The splits may have the other names of SPLIT_NAMES, in any case; all but ``train`` may be missing. Pictures in
@@ -94,17 +111,8 @@ def read_image_folder(
     class numbers of the positions, or 255 for those that take no part. A file of classes then names the numbers. y is
     uint8, (N, H, W); where pictures are resized, masks take the nearest position's number.
 
-    Args:
-        folder: what to read.
-        size: (height, width) to which every picture is resized; None demands that all have one size.
-        workers: processes that decode; None takes one for each core where it pays, 0 does without.
-        skip_unreadable: whether pictures that cannot be decoded are left out, with a warning. All are decoded once to
-            find them.
-        units: what every picture becomes: 1 for gray, 3 for RGB; None: gray if all are.
-
     Raises:
-        OptionError: the size is not a pair of positive numbers, the number of workers is negative, or Pillow is not
-            installed.
+        OptionError: the number of workers is negative, or Pillow is not installed.
         FileError: a picture cannot be read (it is named).
         DataError: no classes, a class without pictures, a test class that is not trained, or pictures of several sizes;
             a picture without a mask, a mask of another size, or with a number that is no class.
@@ -116,7 +124,18 @@ def read_image_folder(
         masked: dict[str, Masked] = {part: _find_masked(own, listing) for part, own in folders.items()}
         listing.say(str(folder))
         return _masked_dataset(folder, masked, reading)
-    class_names = _class_names(folder, folders["train"], [each.name for each in trained])
+    if not trained:
+        rule, hint = "it must hold one folder of pictures for each class", None
+        if has_pictures(folders["train"]):
+            hint = "pictures lie in it itself: if they are those of one class, give the folder above, "
+            hint = f"{hint}{folder.parent}." if folders["train"] == folder else _FLAT_SPLIT
+        raise DataError(str(folders["train"]), rule, hint=hint)
+    names = [each.name for each in trained]
+    class_names = listed_classes(folder) or names
+    for name in names:
+        if name not in class_names:
+            raise DataError(str(class_file(folder)), "every class must stand in it", missing=name, names=class_names)
+    note_alike(str(folder), names)
     pictures: dict[str, Pictures] = {}
     for part, own in folders.items():
         classes = trained if part == "train" else listing.folders(own, _CLASS_FILES)
@@ -126,26 +145,6 @@ def read_image_folder(
         warn(str(folder), f"all pictures lie below {trained[0].name}, which is taken for the only class", hint=hint)
     listing.say(str(folder))
     return _dataset(folder.resolve().name, pictures, class_names, reading)
-
-
-def _class_names(folder: Path, train: Path, names: list[str]) -> Sequence[str]:
-    """Return the names of all classes, of which ``names`` are those of the folders to train on.
-
-    Raises:
-        DataError: there are none, or one is not listed.
-    """
-    if not names:
-        rule, hint = "it must hold one folder of pictures for each class", None
-        if has_pictures(train):
-            hint = "pictures lie in it itself: if they are those of one class, give the folder above, "
-            hint = f"{hint}{folder.parent}." if train == folder else _FLAT_SPLIT
-        raise DataError(str(train), rule, hint=hint)
-    class_names = listed_classes(folder) or names
-    for name in names:
-        if name not in class_names:
-            raise DataError(str(class_file(folder)), "every class must stand in it", missing=name, names=class_names)
-    note_alike(str(folder), names)
-    return class_names
 
 
 def _split_folders(folder: Path, listing: Listing) -> dict[str, Path]:
@@ -201,14 +200,7 @@ def _pair_of_masks(folder: Path, found: Sequence[Path]) -> bool:
     return False
 
 
-def read_picture_table(
-    path: Path,
-    size: tuple[int, int] | None = None,
-    workers: int | None = None,
-    *,
-    skip_unreadable: bool = False,
-    units: int | None = None,
-) -> Dataset:
+def read_picture_table(path: Path, reading: Reading) -> Dataset:
     """Read a CSV file whose columns ``path`` and ``label``, and perhaps ``split``, name pictures and their classes.
 
     Commas, semicolons or tabs part them. Paths are relative to the file's folder. Classes are numbered in the order of
@@ -240,7 +232,7 @@ def read_picture_table(
     labels = {label for pictures in parts.values() for _, label in pictures}
     class_names, number_of = numbered_labels(path, labels, {label for _, label in parts["train"]})
     numbered = {part: [(file, number_of[label]) for file, label in pictures] for part, pictures in parts.items()}
-    return _dataset(path.stem, numbered, class_names, _Reading(size, workers, skip_unreadable, units))
+    return _dataset(path.stem, numbered, class_names, reading)
 
 
 def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -338,38 +330,37 @@ def _key(folder: Path, path: Path) -> str:
     return str(path.relative_to(folder).with_suffix(""))
 
 
-def _dataset(name: str, parts: Mapping[str, Pictures], class_names: Sequence[str], reading: _Reading) -> Dataset:
+def _dataset(name: str, parts: Mapping[str, Pictures], class_names: Sequence[str], reading: Reading) -> Dataset:
     """Pictures with class numbers as a data set."""
-    size, workers, skip_unreadable, units = reading
-    crew = _crew(parts, size, workers)
-    paths = [path for pictures in parts.values() for path, _ in pictures]
-    forms = crew.forms(paths, has_size=size is None, is_whole=skip_unreadable)
-    kept, unreadable = _readable(name, parts, forms, skip_unreadable)
+    paths = _paths(parts)
+    crew = reading.crew(len(paths))
+    forms = crew.forms(paths, has_size=reading.size is None, is_whole=reading.skip_unreadable)
+    kept, unreadable = _readable(name, parts, forms, reading)
     gone = {label for _, label in parts["train"]} - {label for _, label in kept["train"]}
     if gone:
         rule = "every class must hold a picture to train on that can be read"
         raise DataError(name, rule, unreadable=unreadable, **{"class": class_names[min(gone)]})
-    x, _ = _pictures(name, kept, _common_form(kept, forms, size, units), crew, workers)
+    x, _ = _pictures(name, kept, _common_form(kept, forms, reading), crew, reading)
     y = {part: np.array([label for _, label in pictures], np.int64) for part, pictures in kept.items()}
     return _joined(name, {part: Split(x[part], y[part], _files_of(kept[part])) for part in kept}, class_names)
 
 
-def _masked_dataset(folder: Path, parts: Mapping[str, Masked], reading: _Reading) -> Dataset:
+def _masked_dataset(folder: Path, parts: Mapping[str, Masked], reading: Reading) -> Dataset:
     """Pictures with masks as a data set, called as their folder."""
     size, workers, skip_unreadable, units = reading
     name, class_names = folder.resolve().name, listed_classes(folder)
-    crew = _crew(parts, size, workers)
     pairs = [pair for pictures in parts.values() for pair in pictures]
-    each = crew.forms([path for pair in pairs for path in pair], has_size=True, is_whole=skip_unreadable)
+    crew = reading.crew(len(pairs))
+    each = crew.forms([path for pair in pairs for path in pair], has_size=True, is_whole=reading.skip_unreadable)
     # What is wrong with either of a pair is wrong with it.
     forms = [mine if isinstance(theirs, tuple) else theirs for mine, theirs in zip(each[::2], each[1::2], strict=True)]
-    kept, _ = _readable(name, parts, forms, skip_unreadable)
+    kept, _ = _readable(name, parts, forms, reading)
     for (picture, mask), mine, theirs in zip(pairs, each[::2], each[1::2], strict=True):
         if isinstance(mine, tuple) and isinstance(theirs, tuple) and mine[1:] != theirs[1:]:
             rule = "a mask must have the height and width of its picture"
             raise DataError(str(mask), rule, mask=theirs[1:], picture=f"{mine[1:]} in {picture}")
-    form = _common_form(kept, forms, size, units)
-    x, crew = _pictures(name, kept, form, crew, workers)
+    form = _common_form(kept, forms, reading)
+    x, crew = _pictures(name, kept, form, crew, reading)
     masks = {part: [mask for _, mask in members] for part, members in kept.items()}
     y = _parted(masks, PictureSource(list(itertools.chain(*masks.values())), form[1:], None, crew, name))
     splits = {part: Split(x[part], y[part], _files_of(kept[part])) for part in kept}
@@ -409,25 +400,21 @@ def _check_masks(split: Split, masks: Sequence[Path], class_names: Sequence[str]
             raise DataError(str(masks[first + number]), rule, position=tuple(place), label=label)
 
 
-def _crew(parts: _Parts[_Label], size: tuple[int, int] | None, workers: int | None) -> PictureWorkers:
-    """The processes to look at pictures with."""
-    if size is not None and not (isinstance(size, tuple | list) and len(size) == 2 and all(is_int(n, 1) for n in size)):
-        hint = f"size=({size}, {size}) makes squares." if is_int(size, 1) else None
-        raise OptionError("size", "it must be a height and a width of at least 1", size=size, hint=hint)
-    return PictureWorkers(0 if workers is None and sum(map(len, parts.values())) <= FEW_PICTURES else workers)
+def _paths(parts: _Parts[_Label]) -> list[Path]:
+    """The paths of the pictures of all parts."""
+    return [path for pictures in parts.values() for path, _ in pictures]
 
 
 def _readable(
-    name: str, parts: _Parts[_Label], forms: Sequence[Form | FileError], skip_unreadable: bool
+    name: str, parts: _Parts[_Label], forms: Sequence[Form | FileError], reading: Reading
 ) -> tuple[dict[str, list[tuple[Path, _Label]]], int]:
     """The pictures that can be read, and how many cannot."""
-    paths = [path for pictures in parts.values() for path, _ in pictures]
-    errors = [(path, form) for path, form in zip(paths, forms, strict=True) if isinstance(form, FileError)]
+    errors = [(path, form) for path, form in zip(_paths(parts), forms, strict=True) if isinstance(form, FileError)]
     if errors:
         rule = f"{len(errors)} of {len(forms)} pictures cannot be read"
         others = {"others": first_few([path for path, _ in errors[1:]], _MAX_NAMED)} if len(errors) > 1 else {}
         received = {"first": str(errors[0][1]).rstrip("."), **others}
-        if not skip_unreadable:
+        if not reading.skip_unreadable:
             hint = SKIP_HINT
             if not errors[0][0].exists():
                 hint = f"paths in a table start from the folder that it lies in. {hint}"
@@ -442,29 +429,27 @@ def _readable(
     return kept, len(errors)
 
 
-def _common_form(
-    parts: _Parts[_Label], forms: Sequence[Form | FileError], size: tuple[int, int] | None, units: int | None
-) -> Form:
+def _common_form(parts: _Parts[_Label], forms: Sequence[Form | FileError], reading: Reading) -> Form:
     """The form of all pictures that can be read, resized to a size, or of that size by themselves."""
     read: list[Form] = [form for form in forms if isinstance(form, tuple)]
-    paths = [path for pictures in parts.values() for path, _ in pictures]
+    paths = _paths(parts)
     for path, form in zip(paths, read, strict=True):
-        if size is None and form[1:] != read[0][1:]:
+        if reading.size is None and form[1:] != read[0][1:]:
             rule = "all pictures must have one size"
             hint = "give size=(height, width), or --image-size HEIGHTxWIDTH, to resize them"
             raise DataError(str(path), rule, size=form[1:], first=f"{read[0][1:]} in {paths[0]}", hint=hint)
-    height, width = read[0][1:] if size is None else size
-    return units or max(form[0] for form in read), height, width
+    height, width = reading.size or read[0][1:]
+    return reading.units or max(form[0] for form in read), height, width
 
 
 def _pictures(
-    name: str, parts: _Parts[_Label], form: Form, crew: PictureWorkers, workers: int | None
+    name: str, parts: _Parts[_Label], form: Form, crew: PictureWorkers, reading: Reading
 ) -> tuple[dict[str, npt.NDArray[Any] | Source], PictureWorkers]:
     """The pictures of each part, and the processes that decode them."""
-    paths = [path for pictures in parts.values() for path, _ in pictures]
+    paths = _paths(parts)
     depths = crew.depths(paths)
     note_shallow(name, depths)
-    if not crew.count and workers is None and len(paths) * math.prod(form) > KEPT_BYTES:
+    if not crew.count and reading.workers is None and len(paths) * math.prod(form) > KEPT_BYTES:
         crew = PictureWorkers()  # They are few, but large.
     dtype = np.float32 if REAL in depths else np.uint8
     return _parted(parts, PictureSource(paths, form[1:], form[0], crew, name, dtype)), crew

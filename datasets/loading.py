@@ -8,7 +8,7 @@ from pathlib import Path
 
 from blobnet.datasets.dataset import Dataset
 from blobnet.datasets.digits import read_digits
-from blobnet.datasets.image_folder import TABLE_SUFFIXES, read_image_folder, read_picture_table
+from blobnet.datasets.image_folder import TABLE_SUFFIXES, Reading, read_image_folder, read_picture_table
 from blobnet.datasets.known import KNOWN_SETS, read_known
 from blobnet.datasets.user_data import ARRAY_SUFFIXES, NPY_SUFFIXES, has_arrays, holds_npy, read_dataset
 from blobnet.errors import FileError, OptionError, file_errors, near_matches, nearest
@@ -66,10 +66,9 @@ def load(
         if folder is not None and not is_known:
             raise OptionError("folder", "only a data set with a name is looked for in a folder", data=name)
         if not is_known:
-            if has_pictures and path.is_dir():
-                return read_image_folder(path, size, workers, skip_unreadable=skip_unreadable, units=units)
             if has_pictures and path.exists():
-                return read_picture_table(path, size, workers, skip_unreadable=skip_unreadable, units=units)
+                read = read_image_folder if path.is_dir() else read_picture_table
+                return read(path, Reading(size, workers, skip_unreadable, units))
             return _read_path(name_or_path, path)
         if name == "digits":
             return read_digits()

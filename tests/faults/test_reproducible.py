@@ -14,7 +14,7 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.callbacks import Checkpoint
-from blobnet.datasets.image_folder import read_image_folder
+from blobnet.datasets.image_folder import Reading, read_image_folder
 from blobnet.device.device import Device
 from blobnet.planning import make_plan
 from blobnet.planning.plan import plan_of
@@ -45,7 +45,7 @@ def train(device: Device, pictures: Path, tmp_path: Path, monkeypatch: pytest.Mo
             # Else they are few enough to be decoded ahead.
             patch.setattr("blobnet.datasets.image_folder.KEPT_BYTES", 0)
             share_of_memory(patch, float(kept))
-            data, path = read_image_folder(pictures, (8, 8), workers).train, tmp_path / "model.h5"
+            data, path = read_image_folder(pictures, Reading((8, 8), workers)).train, tmp_path / "model.h5"
             model, callbacks = network(), [Checkpoint(path, every_steps=2)]
             settings = {"epochs": 2, "batch_size": 4, "seed": 5, "augment": "crop=1, flip", "average": 0.9}
             settings |= {"validation": 0.25, "device": device, "verbose": False}

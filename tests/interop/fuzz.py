@@ -46,7 +46,7 @@ from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.source import generate
 from blobnet.contraction.table import Table, flatten
 from blobnet.datasets.class_names import CLASS_FILE, CLASS_INDEX, listed_classes
-from blobnet.datasets.image_folder import read_picture_table
+from blobnet.datasets.image_folder import Reading, read_picture_table
 from blobnet.datasets.user_data import read_samples
 from blobnet.device.device import Device
 from blobnet.device.tuning import Tunings, Winner
@@ -550,7 +550,9 @@ TARGETS = {
         of_npy,
     ),
     "picture": Target(".png", _picture_seeds, lambda path: bn.datasets.read_image(path, (3, 8, 8))),
-    "table": Target(".csv", _table_seeds, lambda path: np.asarray(read_picture_table(path, (4, 4), workers=0).train.x)),
+    "table": Target(
+        ".csv", _table_seeds, lambda path: np.asarray(read_picture_table(path, Reading((4, 4), 0)).train.x)
+    ),
     "classes": Target(".json", _classes_seeds, _classes_load, of_json),
     "onnx": Target(".onnx", _onnx_seeds, _onnx_load, of_onnx),
     "hdf5": Target(".h5", _hdf5_seeds, lambda path: bn.load(path)),
