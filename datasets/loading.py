@@ -108,5 +108,5 @@ def _read_path(name_or_path: str | Path, path: Path) -> Dataset:
     raise FileError(
         str(path),
         "a data file must be a .npz, .npy, HDF5 or CSV file",
-        hint=f"its name must end in {', '.join((*NPY_SUFFIXES, *ARRAY_SUFFIXES, *TABLE_SUFFIXES))}",
+        hint=f"its name must end in {', '.join((*ARRAY_SUFFIXES, *NPY_SUFFIXES, *TABLE_SUFFIXES))}",
     )

@@ -8,27 +8,25 @@ Windows, where it goes at the end), so that nothing of it can stay behind.
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import mmap
 import os
-import pickle
-import signal
 import struct
-import subprocess
-import sys
 import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet.datasets.pictures import depth_of, picture_form, read_mask, read_picture, with_units
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError
+from blobnet.support import child_process
+from blobnet.support.child_process import Child, command_of
 
 #: The (units, height, width) of a picture.
 Form = tuple[int, int, int]
@@ -229,31 +227,16 @@ class _Worker:
         room = "/dev/shm" if Path("/dev/shm").is_dir() else None  # Memory, where other folders may be on a disk.
         number, name = tempfile.mkstemp(prefix="blobnet-pictures-", dir=room)
         self._file, self._path = os.fdopen(number, "r+b"), Path(name)
-        self._words: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        paths = list(sys.path)
-        with contextlib.suppress(OSError):  # The working folder may be gone.
-            paths = [str(Path(entry).resolve()) for entry in paths]
-        command = [sys.executable, "-I", "-c", _PROGRAM, json.dumps(paths)]
         try:
-            # A session of its own: Ctrl-C in a terminal is the parent's, which then ends its workers.
-            self.process = subprocess.Popen(
-                [*command, name],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._words,
-                start_new_session=True,
-            )
+            self._child = Child(command_of(_PROGRAM, name))
         except OSError as error:
             self._close_file()
-            self._words.close()
             raise _cannot_start(error) from error
         self.is_alive = True
         self.memory = _Memory(number)
         self.memory.reserve(0, grows=True)
-        try:
-            pickle.load(self._answers)
-        except (EOFError, pickle.UnpicklingError):
-            raise _cannot_start(self.end()) from None
+        if not self._child.is_ready():
+            raise _cannot_start(self._last_words())
         self._remove_name()
 
     def _remove_name(self) -> None:
@@ -263,11 +246,6 @@ class _Worker:
     def _close_file(self) -> None:
         self._file.close()
         self._remove_name()
-
-    @property
-    def _answers(self) -> IO[bytes]:
-        assert self.process.stdout is not None
-        return self.process.stdout
 
     def ask(self, task: str, paths: Sequence[Path], size: int, *settings: object) -> Any:
         """Has it do something with pictures, for which memory of ``size`` bytes is reserved; the answer.
@@ -279,42 +257,31 @@ class _Worker:
         """
         self.memory.reserve(size, grows=True)
         self.memory.place = 0
-        assert self.process.stdin is not None
         try:
-            pickle.dump((task, list(paths), size, settings), self.process.stdin)
-            self.process.stdin.flush()
-            answer = pickle.load(self._answers)
-        except (OSError, EOFError, pickle.UnpicklingError):
-            path = paths[min(self.memory.place, len(paths) - 1)]
-            rule = "the process that decoded the picture must not end"
-            hint = "it may have had too little memory (fewer workers need less), or the picture breaks its decoder."
-            raise DataError(str(path), rule, worker=self.end(), hint=hint) from None
+            answer = self._child.ask((task, list(paths), size, settings))
         except BaseException:  # Its answer would be taken for that to the next question.
             self.end()
             raise
+        if answer is None:
+            path = paths[min(self.memory.place, len(paths) - 1)]
+            rule = "the process that decoded the picture must not end"
+            hint = "it may have had too little memory (fewer workers need less), or the picture breaks its decoder."
+            raise DataError(str(path), rule, worker=self._last_words(), hint=hint)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def end(self) -> str:
-        """Ends the process; how it ended, and its last words."""
+    def end(self) -> None:
+        """Ends the process."""
         self.is_alive = False
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        try:
-            status = self.process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
-        self._answers.close()
+        self._child.close(_PATIENCE)
         self._close_file()
-        self._words.seek(0)
-        words = self._words.read().decode("utf-8", "replace").strip()[-_MAX_WORDS:]
-        self._words.close()
-        names = {each.value: each.name for each in signal.Signals}
-        how = f"ended by {names.get(-status, -status)}" if status < 0 else f"ended with status {status}"
-        return f"{how}: {words}" if words else how
+
+    def _last_words(self) -> str:
+        """How a process that has died ended, and what it said last."""
+        how, _, words = self._child.last_words().partition("\n")
+        self.end()
+        return f"{how}: {words[-_MAX_WORDS:]}" if words else how
 
 
 def _cannot_start(cause: object) -> DataError:
@@ -353,33 +320,28 @@ def _decode(path: Path, out: npt.NDArray[Any]) -> None:
 
 def serve(path: str) -> None:
     """Serve as a worker, with the path of the file whose memory it shares, until nobody asks any more."""
-    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # What libraries print must not come between the answers.
     with Path(path).open("r+b") as file:
-        _serve(questions, answers, _Memory(file.fileno()))
+        memory = _Memory(file.fileno())
+        child_process.serve(lambda: functools.partial(_answer, memory))
 
 
-def _serve(questions: BinaryIO, answers: BinaryIO, memory: _Memory) -> None:
-    answer: object = None
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        while True:
-            pickle.dump(answer, answers)
-            answers.flush()
-            task, paths, size, settings = pickle.load(questions)
-            memory.reserve(size, grows=False)
-            try:
-                answer = _TASKS[task](paths, memory, *settings)
-            except BlobnetError as error:
-                answer = error
-            except Exception as error:
-                cause = f"{type(error).__name__}: {error}"
-                answer = DataError(str(paths[memory.place]), "the picture must be readable", cause=cause)
+def _answer(memory: _Memory, question: tuple[str, list[Path], int, tuple[Any, ...]]) -> object:
+    task, paths, size, settings = question
+    memory.reserve(size, grows=False)
+    try:
+        return _TASKS[task](paths, memory, *settings)
+    except BlobnetError as error:
+        return error
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        return DataError(str(paths[memory.place]), "the picture must be readable", cause=cause)
 
 
-def _fill(paths: list[Path], memory: _Memory, shape: tuple[int, ...], kind: str) -> None:
+def _fill(paths: list[Path], memory: _Memory, shape: tuple[int, ...], kind: str) -> bool:
     for place, (path, planes) in enumerate(zip(paths, memory.pictures((len(paths), *shape), kind), strict=True)):
         memory.place = place
         _decode(path, planes)
+    return True
 
 
 _TASKS: dict[str, Callable[..., Any]] = {"forms": _forms, "depths": _depths, "decode": _fill}

@@ -120,15 +120,9 @@ class ChainCheck:
         return f"chains of layers of {_COUNT} samples {self.shape} in {self.mode}, seed {self.seed}"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data that :meth:`from_json` takes."""
+        """Plain data for a report."""
         own = {item.name: getattr(self, item.name) for item in fields(self)}
         return {**own, "family": self.family, "shape": self.shape.dimensions}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> ChainCheck:
-        """The check that :meth:`as_json` described."""
-        own = {item.name: values[item.name] for item in fields(cls)}
-        return cls(**{**own, "shape": Shape(*values["shape"]), "links": tuple(values["links"])})
 
 
 def checks_of_chains(*, thorough: bool, seed: int) -> list[ChainCheck]:

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from typing import Any
 
 from blobnet.checkup.chains import ChainCheck, examine_chains
 from blobnet.checkup.steps import StepCheck, examine_steps
 from blobnet.device.device import Device
-from blobnet.device.discovery import devices
-from blobnet.examination.checks import Check
+from blobnet.device.discovery import identified
 from blobnet.examination.examination import Finding, examine
 from blobnet.support import child_process
 
+#: What examines checks of each kind; all others are those of a single layer.
+_EXAMINERS: dict[type, Callable[[Device, Any], Finding]] = {StepCheck: examine_steps, ChainCheck: examine_chains}
+
 
 def serve(identity: str) -> None:
-    """Answers requests, which are checks, by findings, as JSON."""
+    """Answers requests, which are checks, by findings."""
 
-    def make_examiner() -> Callable[[str], str]:
-        wanted = json.loads(identity)
-        device = Device(next(info for info in devices() if info.identity == wanted))
+    def make_examiner() -> Callable[[Any], Finding]:
+        device = Device(identified(identity))
         device.programs.builds_in_children = False
-
-        def found(values: dict[str, object]) -> Finding:
-            if "loss" in values:
-                return examine_steps(device, StepCheck.from_json(values))
-            if "mode" in values:
-                return examine_chains(device, ChainCheck.from_json(values))
-            return examine(device, Check.from_json(values))
-
-        return lambda request: json.dumps(found(json.loads(request)).as_json())
+        return lambda check: _EXAMINERS.get(type(check), examine)(device, check)
 
     child_process.serve(make_examiner)

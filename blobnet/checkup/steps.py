@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from blobnet import layers, losses, optimizers
 from blobnet.augment import Augmentation, Brightness, CutMix, Erasing, Flip, Mixup, RandomAffine, RandomCrop, Saturation
-from blobnet.augment.epoch_rows import from_descriptions, rows_for
+from blobnet.augment.epoch_rows import rows_for
 from blobnet.data.samples import sources_for
 from blobnet.device.device import Device
 from blobnet.examination.examination import Finding, compared
@@ -107,20 +107,10 @@ class StepCheck:
         return f"{self.name}: {parts} behind a convolution of {_COUNT} samples {SHAPE}, seed {self.seed}"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data that :meth:`from_json` takes."""
+        """Plain data for a report."""
         own = {item.name: getattr(self, item.name) for item in fields(self)}
         augment = [item.description() for item in self.augment]
         return {**own, "loss": self.loss.description(), "optimizer": self.optimizer.description(), "augment": augment}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> StepCheck:
-        """The check that :meth:`as_json` described."""
-        own = {
-            "loss": losses.Loss.from_description(values["loss"], "check"),
-            "optimizer": optimizers.Optimizer.from_description(values["optimizer"], "check"),
-            "augment": from_descriptions(values["augment"], "check"),
-        }
-        return cls(**{**values, **own})
 
 
 def checks_of_steps(seed: int) -> list[StepCheck]:

@@ -15,12 +15,12 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Timer
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from blobnet.device.compiler import Compiler, without_remarks
-from blobnet.device.discovery import devices
+from blobnet.device.discovery import identified
 from blobnet.device.opencl import cl
 from blobnet.device.queue import Queue
 from blobnet.errors import DeviceError
@@ -60,16 +60,6 @@ class Trial:
     local_size: tuple[int, ...]
     arguments: tuple[bytes | None, ...]
 
-    def as_json(self) -> list[Any]:
-        """Return what :meth:`from_json` takes."""
-        return [self.entry, self.local_size, [value and value.hex() for value in self.arguments]]
-
-    @classmethod
-    def from_json(cls, values: list[Any]) -> Trial:
-        """Return the trial that :meth:`as_json` described."""
-        entry, local_size, arguments = values
-        return cls(entry, tuple(local_size), tuple(value and bytes.fromhex(value) for value in arguments))
-
     def launch(self, program: cl.Program, queue: Queue) -> None:
         """Launch the kernel once, with zeros for memory, of which there is more than it takes, and wait for it."""
         kernel, regions = cl.Kernel(program, self.entry), []
@@ -80,6 +70,14 @@ class Trial:
                 regions.append(cl.Buffer(queue.context, flags, hostbuf=region))
             kernel.set_arg(index, regions[-1] if value is None else value)
         queue.launch(kernel, self.local_size, self.local_size).wait()
+
+
+class Job(NamedTuple):
+    """Sources that a child builds together, where it records that, and what it then launches of each."""
+
+    sources: tuple[str, ...]
+    records: Path
+    trials: tuple[Trial, ...]
 
 
 def build(
@@ -110,10 +108,9 @@ def build(
     size = min(traits.most_bundled, -(-len(unknown) // children))
     done = 0
 
-    def job(digests: Sequence[str]) -> str:
-        sources = [missing[digest] for digest in digests]
-        tried = trials(sources[0]) if traits.compiles_at_launch else ()
-        return json.dumps([sources, str(compiler.folder), [trial.as_json() for trial in tried]])
+    def job(digests: Sequence[str]) -> Job:
+        sources = tuple(missing[digest] for digest in digests)
+        return Job(sources, compiler.folder, tuple(trials(sources[0]) if traits.compiles_at_launch else ()))
 
     def more(count: int) -> None:
         nonlocal done
@@ -127,8 +124,8 @@ def build(
         jobs, waiting = {job(digests): digests for digests in waiting}, []
         results = build_all(info.identity, list(jobs), children=children, keep_children=keep_children)
         with contextlib.closing(results):
-            for text, words in results:
-                digests = jobs[text]
+            for done_job, words in results:
+                digests = jobs[done_job]
                 if words and len(digests) > 1:
                     waiting += [[digest] for digest in digests]
                     continue
@@ -143,25 +140,24 @@ def build_for_parent(identity: str) -> None:
     """Serve the requests of a parent process: see :func:`build`.
 
     Args:
-        identity: what tells the device from others, as JSON. Requests bring the folder of records along.
+        identity: what tells the device from others, as JSON.
     """
 
-    def make_builder() -> Callable[[str], str]:
-        info = next(info for info in devices() if info.identity == json.loads(identity))
+    def make_builder() -> Callable[[Job], object]:
+        info = identified(identity)
         context = cl.Context([info.handle])
         compiler, queue = Compiler(context, info), Queue(context, info)
 
-        def build(job: str) -> str:
-            sources, folder, trials = json.loads(job)
-            compiler.folder = Path(folder)
+        def build(job: Job) -> object:
+            compiler.folder = job.records
             with without_remarks():
-                for source in () if compiler.compile_together(sources) else sources:
+                for source in () if compiler.compile_together(job.sources) else job.sources:
                     with contextlib.suppress(cl.Error, RuntimeError):
                         program = compiler.compile(source, compiler.digest(source)).program
-                        for trial in trials:
+                        for trial in job.trials:
                             with contextlib.suppress(DeviceError, cl.Error, OSError, ValueError, TypeError):
-                                Trial.from_json(trial).launch(program, queue)
-            return ""
+                                trial.launch(program, queue)
+            return True
 
         return build
 
@@ -169,8 +165,8 @@ def build_for_parent(identity: str) -> None:
 
 
 def build_all(
-    identity: Mapping[str, Any], jobs: Sequence[str], *, children: int, keep_children: bool
-) -> Generator[tuple[str, str], None, None]:
+    identity: Mapping[str, Any], jobs: Sequence[Job], *, children: int, keep_children: bool
+) -> Generator[tuple[Job, str], None, None]:
     """Has children do jobs, and says of each when it is done, and which ones a compiler crashed on.
 
     One in which a child dies is tried once more, as the first one of another child: it was the cause only if that one
@@ -190,14 +186,14 @@ def build_all(
     return results_of([_Foreman(identity, waiting, keep_child=keep_children) for _ in range(min(children, len(jobs)))])
 
 
-class _Foreman(Overseer[str, tuple[str, str]]):
+class _Foreman(Overseer[Job, tuple[Job, str]]):
     """Hands jobs to a child; its results are (job, last words if it crashed)."""
 
-    def __init__(self, identity: Mapping[str, Any], waiting: deque[str], *, keep_child: bool) -> None:
+    def __init__(self, identity: Mapping[str, Any], waiting: deque[Job], *, keep_child: bool) -> None:
         super().__init__(waiting)
         self._identity, self._keeps_child = identity, keep_child
 
-    def _result(self, job: str) -> tuple[str, str] | None:
+    def _result(self, job: Job) -> tuple[Job, str] | None:
         words = self._build(job)
         return None if words is None else (job, words)
 
@@ -206,7 +202,7 @@ class _Foreman(Overseer[str, tuple[str, str]]):
             _IDLE.add(self._child)
             self._child = None
 
-    def _build(self, job: str) -> str | None:
+    def _build(self, job: Job) -> str | None:
         """Nothing if the child lives on, its last words if the job kills it, None if there is no child."""
         while True:
             if self._child is None and not self._start(_IDLE.take(_command(self._identity))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -267,6 +268,12 @@ def devices() -> list[DeviceInfo]:
 def _platform_version(platform: cl.Platform) -> str:
     words = platform.version.split()
     return " ".join(words[2:4]).rstrip(",") if len(words) > 2 else ""
+
+
+def identified(identity: str) -> DeviceInfo:
+    """The device of a ``DeviceInfo.identity``, as JSON: that of a parent process, in its child."""
+    wanted = json.loads(identity)
+    return next(info for info in devices() if info.identity == wanted)
 
 
 def choose(name: str | None = None) -> DeviceInfo:

@@ -22,7 +22,6 @@ from blobnet.losses import MeanSquaredError
 from blobnet.memory.blob import Shape
 from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning import Plan, make_plan
-from blobnet.support.checks import plain
 
 #: The phase of a bench for each direction.
 PHASE_OF = {FORWARD: "forward", BACKWARD_WEIGHTS: "backward parameters", BACKWARD_DATA: "backward data"}
@@ -62,7 +61,7 @@ class Examinable(Protocol):
         """The title of its row in a report."""
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, from which it can be made again."""
+        """Plain data for a report."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class Check:
         return f"{self.layer} on {inputs}, {self.count} samples, seed {self.seed}"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data that :meth:`from_json` takes."""
+        """Plain data for a report."""
         return {
             **{name: getattr(self, name) for name in ("count", "direction", "precision", "arrangement", "seed")},
             "layer": {"kind": self.layer.kind, "config": self.layer.config()},
@@ -125,18 +124,6 @@ class Check:
             "way": str(self.way),
             "purpose": self.purpose,
         }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Check:
-        """The check that :meth:`as_json` described."""
-        config = {name: plain(value) for name, value in values["layer"]["config"].items()}
-        own = {
-            "layer": Layer.kinds[values["layer"]["kind"]](**config),
-            "shapes": tuple(Shape(*sizes) for sizes in values["shapes"]),
-            "odd": values["odd"] and Shape(*values["odd"]),
-            "way": Variant.parse(values["way"]),
-        }
-        return cls(**{**values, **own})
 
 
 def one_of(generator: np.random.Generator, *choices: Any) -> Any:

@@ -82,10 +82,9 @@ class _Examiner(Overseer[Kind, tuple[Kind, Finding]]):
                 return Finding(FAILED, way=way, note="no process could be started")
             if not self._child.is_ready(self._limit):
                 return self._failure(way, "the device could not be opened: ")
-        answer = self._child.ask(json.dumps(check.as_json()), self._limit)
-        if answer is None:
+        finding: Finding | None = self._child.ask(check, self._limit)
+        if finding is None:
             return self._failure(way)
-        finding = Finding.from_json(json.loads(answer))
         if finding.verdict == FAILED:
             self._close()
         return finding

@@ -69,16 +69,10 @@ class Finding:
         return self.is_failure and self.verdict != FAILED and self.is_certain
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data, the arguments of a finding; numbers that are not finite as words."""
+        """Plain data for a report; numbers that are not finite as words."""
         values = asdict(self)
         error = values["error"]
         return values | {"error": error if error is None or math.isfinite(error) else str(error)}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Finding:
-        """The finding that :meth:`as_json` described."""
-        error = values["error"]
-        return cls(**{**values, "error": None if error is None else float(error)})
 
 
 def examine(device: Device, check: Check) -> Finding:

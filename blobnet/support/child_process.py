@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -22,7 +22,6 @@ Result = TypeVar("Result")
 
 #: Characters of what a child said last that are kept.
 _MAX_WORDS = 1500
-_LENGTH = struct.Struct("<Q")
 
 
 def command_of(program: str, *arguments: str) -> list[str]:
@@ -65,18 +64,17 @@ class Child:
         """Return True once it can answer; wait for that, ``limit`` seconds at most."""
         return self._answer(limit) is not None
 
-    def ask(self, request: str, limit: float | None = None) -> str | None:
+    def ask(self, request: object, limit: float | None = None) -> Any:
         """Return its answer; None if it did not survive the request, or was ended after ``limit`` seconds."""
         self.is_used = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
-            data = request.encode()
-            self._process.stdin.write(_LENGTH.pack(len(data)) + data)
+            pickle.dump(request, self._process.stdin)
             self._process.stdin.flush()
             return self._answer(limit)
         return None
 
-    def _answer(self, limit: float | None) -> str | None:
+    def _answer(self, limit: float | None) -> Any:
         if limit is None:
             return self._next()
         timer = Timer(limit, self._end_late)
@@ -91,14 +89,11 @@ class Child:
         self.is_late = True
         self.kill()
 
-    def _next(self) -> str | None:
+    def _next(self) -> Any:
         assert self._process.stdout is not None
-        header = self._process.stdout.read(_LENGTH.size)
-        if len(header) < _LENGTH.size:
-            return None
-        (size,) = _LENGTH.unpack(header)
-        data = self._process.stdout.read(size)
-        return data.decode() if len(data) == size else None
+        with contextlib.suppress(EOFError, pickle.UnpicklingError):
+            return pickle.load(self._process.stdout)
+        return None
 
     def last_words(self) -> str:
         """Return how it died, and what it said last."""
@@ -114,10 +109,14 @@ class Child:
         """Ends it at once."""
         self._process.kill()
 
-    def close(self) -> None:
-        """Waits for its end, after what it is doing."""
+    def close(self, patience: float | None = None) -> None:
+        """Waits for its end, after what it is doing; ends it at once after so many seconds."""
         with contextlib.suppress(OSError):
-            self._process.communicate()
+            try:
+                self._process.communicate(timeout=patience)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                self._process.communicate()
         self._words.close()
 
 
@@ -197,28 +196,26 @@ def results_of(overseers: Sequence[Overseer[Request, Result]]) -> Generator[Resu
             overseer.dismiss()
 
 
-def serve(make_worker: Callable[[], Callable[[str], str]]) -> None:
+def serve(make_worker: Callable[[], Callable[[Any], object]]) -> None:
     """Answer requests one after another, in a child; each answer says that the child still lives.
 
     Args:
-        make_worker: finds the device, and gives what answers a request.
+        make_worker: finds the device, and gives what answers a request, by something that is not None.
     """
     _leave_no_core_file()
     requests, answers = _take_over_pipes()
     work = make_worker()
-
-    def answer(text: str) -> None:
-        data = text.encode()
-        answers.write(_LENGTH.pack(len(data)) + data)
-
-    answer("")
-    while header := requests.read(_LENGTH.size):
-        answer(work(requests.read(_LENGTH.unpack(header)[0]).decode()))
+    answer: object = True
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            pickle.dump(answer, answers)
+            answers.flush()
+            answer = work(pickle.load(requests))
 
 
 def _take_over_pipes() -> tuple[BinaryIO, BinaryIO]:
     """The pipes from and to the parent; what drivers print goes to where errors go."""
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return requests, answers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 from collections import Counter
 
 import numpy as np
@@ -47,7 +48,8 @@ def test_what_the_doctor_checks() -> None:
         (Shape(3, 4, 5), PREDICTION, 7),
     ]
     for check in [*few, *all_of_them]:
-        assert ChainCheck.from_json(json.loads(json.dumps(check.as_json()))) == check
+        assert pickle.loads(pickle.dumps(check)) == check
+        assert json.dumps(check.as_json())
 
 
 def test_numbers_of_other_units_are_found(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import stat
 import warnings
@@ -15,7 +16,7 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.checkup import doctor
-from blobnet.checkup.steps import StepCheck, checks_of_steps, examine_steps
+from blobnet.checkup.steps import checks_of_steps, examine_steps
 from blobnet.command_line.main import main
 from blobnet.device import tuning
 from blobnet.device.device import Device
@@ -210,12 +211,15 @@ def test_a_device_that_cannot_be_opened(host: Device, monkeypatch: pytest.Monkey
 
 def test_checks_and_findings_travel() -> None:
     for check in [DENSE, CONVOLUTION, *checks_of_layers(thorough=True, seed=3)]:
-        assert Check.from_json(json.loads(json.dumps(check.as_json()))) == check
+        assert pickle.loads(pickle.dumps(check)) == check
+        assert json.dumps(check.as_json())
     for step in checks_of_steps(3):
-        assert StepCheck.from_json(json.loads(json.dumps(step.as_json()))) == step
+        assert pickle.loads(pickle.dumps(step)) == step
+        assert json.dumps(step.as_json())
     for error in (None, 1e-7, float("inf")):
         finding = Finding("wrong", "dense/forward", "direct", error, 0.5, "a note")
-        assert Finding.from_json(json.loads(json.dumps(finding.as_json()))) == finding
+        assert pickle.loads(pickle.dumps(finding)) == finding
+        assert json.dumps(finding.as_json(), allow_nan=False)
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------

