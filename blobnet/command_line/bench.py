@@ -96,7 +96,7 @@ def _torch_twin() -> Any:
     Raises:
         OptionError: blobnet is installed without its checkout.
     """
-    path = Path(blobnet.__file__).parents[1] / "tests" / "bench" / "options.twin.py"
+    path = Path(blobnet.__file__).parents[1] / "tests" / "bench" / "torch_twin.py"
     if not path.is_file():
         rule = "the comparison with PyTorch is in blobnet's repository, and not in what is installed"
         hint = "run `pip install -e .` in a checkout of the repository."
