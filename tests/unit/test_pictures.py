@@ -222,7 +222,7 @@ def test_ctrl_c_leaves_nothing(paths: list[Path], tmp_path: Path) -> None:
             from blobnet.datasets.picture_source import PictureSource
             source = PictureSource(sorted(Path({str(paths[0].parent)!r}).iterdir()) * 40, (200, 200), 3, 2)
             np.asarray(source[:48])
-            print(*(each.process.pid for each in source.workers._idle), flush=True)
+            print(*(each._child._process.pid for each in source.workers._idle), flush=True)
             try:
                 while True:
                     np.asarray(source)
@@ -253,7 +253,7 @@ def test_workers_end_when_their_parent_is_killed(paths: list[Path]) -> None:
         "import os, signal, sys; from pathlib import Path; import numpy as np\n"
         "from blobnet.datasets.picture_source import PictureSource\n"
         "source = PictureSource([Path(sys.argv[1])] * 9, (5, 5), 3, 2); np.asarray(source)\n"
-        "print(*(each.process.pid for each in source.workers._idle), flush=True)\n"
+        "print(*(each._child._process.pid for each in source.workers._idle), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, paths[0]], capture_output=True, text=True, check=False)
