@@ -360,7 +360,7 @@ def test_a_whole_network(run, known_roofline, net, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("augment", [[], ["--augment", "flip,mixup"]], ids=str)
-def test_fit_and_predict(capsys, net, augment, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_and_predict(run, capsys, net, augment, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "_EPOCH_SECONDS", 0.0)
     settings = ["--batch-size", "2", "--repeats", "1", "--size", "6", "--device", device.info.address]
     fit.main([net, *settings, *augment])
@@ -372,7 +372,7 @@ def test_fit_and_predict(capsys, net, augment, device: Device, monkeypatch: pyte
     assert all(call["ms"] > 0 and call["device_ms"] > 0 for call in calls)
 
 
-def test_fit_with_what_does_not_change_the_samples(net, device: Device) -> None:
+def test_fit_with_what_does_not_change_the_samples(run, net, device: Device) -> None:
     with pytest.raises(BlobnetError, match="Saturation: the model's input must have three units"):
         fit.main([net, "--batch-size", "2", "--augment", "saturation", "--device", device.info.address])
 
