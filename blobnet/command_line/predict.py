@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from blobnet.command_line import predict_session
 from blobnet.command_line.data_argument import units_first
@@ -62,6 +63,15 @@ class _Head:
     loss: Loss | None
     units: list[str]
 
+    def scores(self, outputs: FloatArray) -> npt.NDArray[np.float64] | None:
+        """Return the probabilities of outputs (N, units, ...); None where they are no logits of classes."""
+        return self.loss.scores(outputs) if self.loss else None
+
+    def columns(self, prefix: str) -> list[str]:
+        """Return the names of its columns in a table."""
+        has_scores = self.scores(np.zeros((1, *self.shape.dimensions), np.float32)) is not None
+        return [f"{prefix}{name}" for name in (*(["class"] if has_scores else []), *self.units)]
+
 
 @dataclass(frozen=True)
 class _Said:
@@ -69,7 +79,7 @@ class _Said:
 
     head: _Head
     outputs: FloatArray
-    scores: FloatArray | None
+    scores: npt.NDArray[np.float64] | None
 
 
 @dataclass(frozen=True)
@@ -307,7 +317,7 @@ def _outputs_of_pictures(
 
 def _answers(heads: Sequence[_Head], batches: Iterable[_Batch]) -> Iterator[_Answer]:
     for samples, outputs in batches:
-        scores = [head.loss.scores(own) if head.loss else None for head, own in zip(heads, outputs, strict=True)]
+        scores = [head.scores(own) for head, own in zip(heads, outputs, strict=True)]
         for row, (each, number) in enumerate(samples):
             said = (
                 _Said(head, own[row], None if score is None else score[row])
@@ -405,28 +415,16 @@ def _csv_file(path: Path, heads: Sequence[_Head]) -> Iterator[_Writer]:
     """Writes a line an answer, below a header; columns of several outputs begin with the output's name."""
     with _opened(path) as file:
         writer = csv.writer(file)
-        is_begun = False
-
-        def begin(have_scores: Sequence[bool]) -> None:
-            names = []
-            for head, has_scores in zip(heads, have_scores, strict=True):
-                start = f"{head.name} " if len(heads) > 1 else ""
-                names += [f"{start}{name}" for name in ([*(["class"] if has_scores else []), *head.units])]
-            writer.writerow(["file", *names])
+        columns = (head.columns(f"{head.name} " if len(heads) > 1 else "") for head in heads)
+        writer.writerow(["file", *itertools.chain.from_iterable(columns)])
 
         def write(answer: _Answer) -> None:
-            nonlocal is_begun
-            if not is_begun:
-                begin([said.scores is not None for said in answer.said])
-                is_begun = True
             cells: list[Any] = []
             for row in map(_row, answer.said):
                 cells += [row["class"], *row["scores"].values()] if "scores" in row else row["outputs"]
             writer.writerow([answer.file, *cells])
 
         yield write
-        if not is_begun:
-            begin([False] * len(heads))
 
 
 @contextlib.contextmanager

@@ -165,9 +165,7 @@ def test_killed_workers_are_replaced(paths: list[Path]) -> None:
     assert 1 <= len(killed) <= 2
     for process in killed:
         os.kill(process, signal.SIGKILL)
-    rule = (
-        r"\d\d .*: the process that decoded the picture must not end. Received worker=killed by SIGKILL. Hint: it"
-    )
+    rule = r"\d\d .*: the process that decoded the picture must not end. Received worker=killed by SIGKILL. Hint: it"
     for _ in killed:
         with pytest.raises(DataError, match=rule):
             read(source, [5])
