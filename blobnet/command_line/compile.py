@@ -14,11 +14,10 @@ from blobnet.contraction.costs import Prediction, predict
 from blobnet.contraction.derivatives import differentiate
 from blobnet.contraction.form import Program
 from blobnet.contraction.function import function
-from blobnet.contraction.lowering import Step, grouped
+from blobnet.contraction.lowering import Step
 from blobnet.contraction.schedule import Schedule, prepared
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.table import Table
-from blobnet.contraction.tile_model import explained
 from blobnet.device.device import Device
 from blobnet.errors import FileError, OptionError
 from blobnet.execution.contractions import Compiled, compiled
@@ -28,16 +27,8 @@ _REPEATS = 7
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compiles a contraction for a device, prints what came of it, and how long it takes; or a model's choice."""
-    f = function(_text(options.text), **dict(options.sizes))
-    shapes = dict(options.shapes)
-    program = f.program(**shapes)
-    if options.gradients is not None:
-        program = differentiate(program, options.gradients or None)
-    if options.model:
-        groups = [group for group in grouped(program) if group.statement.reduction_indexes]
-        print("\n\n".join("\n".join(explained(group, with_search=options.show)) for group in groups))
-        return 0
+    """Compiles a contraction for a device, prints what came of it, and how long it takes."""
+    program = program_of(options)
     device = Device(options.device)
     first: list[Table] = []
 
@@ -59,6 +50,12 @@ def run(options: argparse.Namespace) -> int:
         print(made.calls[0].assemble())
     _print_times(made, program, seconds)
     return 0
+
+
+def program_of(options: argparse.Namespace) -> Program:
+    """The contraction of a text with shapes and sizes, or its derivatives."""
+    program = function(_text(options.text), **dict(options.sizes)).program(**dict(options.shapes))
+    return program if options.gradients is None else differentiate(program, options.gradients or None)
 
 
 def _text(given: str) -> str:

@@ -185,7 +185,6 @@ examples:
   blobnet compile "O[n, o, x : N, F, 28] = +(I[n, i, x+a-1] * W[o, i, a])" \\
     --shapes I=8x64x28 W=64x64x3 --sizes N=8 F=64 --show
   blobnet compile conv.txt --shapes I=8x64x28x28 W=64x64x3x3 --gradients W
-  blobnet compile conv.txt --shapes I=8x64x28x28 W=64x64x3x3 --model seed
 """
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from blobnet.device.programs import Programs
 from blobnet.errors import BuildError
+from tests.bench import tile_model
 
 MATMUL = "O[n, m] = +(A[n, k] * B[k, m])"
 
@@ -74,12 +75,12 @@ def test_the_examples_of_the_seeds(run, tmp_path, name: str, gradients: bool) ->
         assert "pack" in found.out
 
 
-def test_the_model_of_a_seed(run, tmp_path) -> None:
+def test_the_model_of_a_seed(capsys, tmp_path) -> None:
     """What the text prints for its example (docs/sources.md); no device is asked."""
     (tmp_path / "seed.txt").write_text(SEEDS["001"][0])
-    arguments = ["compile", str(tmp_path / "seed.txt"), "--shapes", "D=32x224x224x64", "K=3x3x64x64", "--model", "seed"]
-    found = run(*arguments, "--show", "--device", "none such")
-    assert found.status == 0
+    arguments = [str(tmp_path / "seed.txt"), "--shapes", "D=32x224x224x64", "K=3x3x64x64"]
+    tile_model.main([*arguments, "--show"])
+    found = capsys.readouterr().out
     for line in [
         "       i         3         0     14336     12288",
         "     off                   0    -14400         0",
@@ -91,9 +92,10 @@ def test_the_model_of_a_seed(run, tmp_path) -> None:
         "     j_y         4        64       393",
         "threads: co: 8, n: 8, x: 2, y: 2",
     ]:
-        assert line in found.out.splitlines()
-    assert "tiles: [ci: 8, co: 32, i: 2, j: 3, n: 16, x: 2, y: 2]\n" in found.out
-    shown = run(*arguments, "--gradients").out
+        assert line in found.splitlines()
+    assert "tiles: [ci: 8, co: 32, i: 2, j: 3, n: 16, x: 2, y: 2]\n" in found
+    tile_model.main([*arguments, "--gradients"])
+    shown = capsys.readouterr().out
     assert shown.count("chosen of") == 3  # The sums of O, whose sign the ReLU's derivative asks for, d_D and d_K.
     assert "tile [" not in shown
 
@@ -133,7 +135,6 @@ def test_schedules_and_gradients(run, tmp_path) -> None:
     ("arguments", "status", "message"),
     [
         (["--shapes", "A=8y16"], 2, "argument --shapes: it must be a name and its shape, such as I=8x64x28x28"),
-        (["--model", "seed", "--schedule", "unroll k"], 2, "argument --schedule: not allowed with argument --model"),
         (["--shapes", "A=8x16", "B=16x32", "--sizes", "N"], 2, "--sizes: it must be a name and a whole number"),
         (["--shapes", "A=8x16"], 1, "the input 'B' is missing"),
         (["--shapes", "A=8x16", "B=16"], 1, "'B' has 1 axis"),

@@ -12,7 +12,7 @@ from blobnet.contraction import function, reference
 from blobnet.contraction.form import Affine, Apply, Read, Statement
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.table import flatten
-from blobnet.contraction.tile_model import PUBLISHED, Flat, choose, output_plan, read_plan, score, search
+from tests.bench.tile_model import PUBLISHED, Flat, choose, output_plan, read_plan, score, search
 from tests.contraction.random_contractions import bound
 
 TEXT = """function (D[N, X, Y, CI], K[I, J, CO, CI]) -> (R) {

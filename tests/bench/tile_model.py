@@ -1,7 +1,9 @@
 """PlaidML's choice of tiles, as published (seed 001): a cost model and a search over flat tables.
 
+    python tests/bench/tile_model.py TEXT --shapes I=8x64x28x28 W=64x64x3x3 [--sizes NAME=N ...] [--gradients] [--show]
+
 A replica, figure for figure, of what J. Bruestle, "Automatic Kernel Generation in PlaidML" (2018), prints for its
-convolution; ``blobnet compile --model seed`` prints the same for any statement, to compare other choices with. A
+convolution, on the hardware of its example; for any contraction, to compare other choices with (docs/sources.md). A
 work-group computes one tile of the output, in steps of one tile of the reduction: it loads a tile of each operand to
 local memory, and keeps the output in registers. The model does not see registers of operands, bandwidth and bank
 conflicts of local memory, groups at a time on a core, nor what overhangs. It counts an expression's operations once a
@@ -10,14 +12,17 @@ multiplication, so its flops a byte are too many.
 
 from __future__ import annotations
 
+import argparse
 import heapq
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from blobnet.command_line import option_types
+from blobnet.command_line.compile import program_of
 from blobnet.contraction.form import Apply, Read
 from blobnet.contraction.layout import Layout
-from blobnet.contraction.lowering import Group
+from blobnet.contraction.lowering import Group, grouped
 from blobnet.contraction.table import Operand, Table, Value, flatten
 from blobnet.memory.blob import FLOAT32
 
@@ -386,3 +391,20 @@ def explained(group: Group, hardware: Hardware = PUBLISHED, *, with_search: bool
             yield f"{merged.name:>8}{merged.range:>10}{merged.stride:>10}{local:>10}"
     threads = zip(flat.indexes, output_plan(flat, chosen, hardware).threads, strict=True)
     yield f"threads: {', '.join(f'{name}: {count}' for name, count in threads if count > 1)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("text", help="a contraction, or a file that holds it")
+    parser.add_argument("--shapes", nargs="+", type=option_types.named_sizes, default=[])
+    parser.add_argument("--sizes", nargs="+", type=option_types.named_size, default=[])
+    parser.add_argument("--gradients", nargs="*", help="of these inputs instead; of all without")
+    parser.add_argument("--show", action="store_true", help="also the tiles that the search looks at")
+    options = parser.parse_args(arguments)
+    groups = [group for group in grouped(program_of(options)) if group.statement.reduction_indexes]
+    print("\n\n".join("\n".join(explained(group, with_search=options.show)) for group in groups))
+
+
+if __name__ == "__main__":
+    main()
