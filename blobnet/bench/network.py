@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.bench.roofline import Roofline
-from blobnet.bench.timing import alternate, burst_length, launch_seconds, values_like
+from blobnet.bench.timing import burst_length, launch_seconds, race, values_like
 from blobnet.data.samples import sources_for
 from blobnet.device.device import Device
 from blobnet.examination import layer_cases
@@ -165,20 +165,11 @@ class NetworkBench:
         run = partial(burst, step, self.device.queue.finish)
         run(1)
         length = max(1 if self.device.is_host else _MIN_STEPS, burst_length(run(1), self.device))
-        ours, theirs = alternate(lambda: run(length), rival and (lambda: rival(length)), repeats)
-        plan = self.step.plan if kind == TRAINING else self.evaluator.plan
-        size, launches = plan.bytes(), len(plan.phase("forward"))
+        seconds, torch, ratio = race(lambda: run(length), rival and (lambda: rival(length)), repeats)
         if kind == TRAINING:
-            size = self.step.bytes
-            launches = len(self._launches)
-        return StepTiming(
-            kind,
-            statistics.median(ours),
-            launches,
-            size,
-            statistics.median(theirs) if theirs else None,
-            statistics.median(b / a for a, b in zip(ours, theirs, strict=True)) if theirs else None,
-        )
+            return StepTiming(kind, seconds, len(self._launches), self.step.bytes, torch, ratio)
+        plan = self.evaluator.plan
+        return StepTiming(kind, seconds, len(plan.phase("forward")), plan.bytes(), torch, ratio)
 
     def profile(self, repeats: int) -> list[LaunchTiming]:
         """Every launch of a training step, in order."""

@@ -145,13 +145,8 @@ def measure(
     """One phase of a case, its bursts in turn with those of ``rival``, which takes a length and returns seconds."""
     device, case = bench.device, bench.case
     length = burst_length(bench.burst(direction, 1), device)
-    ours, theirs = alternate(lambda: bench.burst(direction, length), rival and (lambda: rival(length)), repeats)
-    timing = Timing(
-        statistics.median(ours),
-        bench.launches(direction, repeats),
-        statistics.median(theirs) if theirs else None,
-        statistics.median(b / a for a, b in zip(ours, theirs, strict=True)) if theirs else None,
-    )
+    wall, torch, ratio = race(lambda: bench.burst(direction, length), rival and (lambda: rival(length)), repeats)
+    timing = Timing(wall, bench.launches(direction, repeats), torch, ratio)
     work = bench.work(direction)
     floor, bound = roofline.floor(work.flops, work.bytes)
     return Result(
@@ -212,6 +207,17 @@ def alternate(
                 if repeat:
                     side.append(value)
     return values
+
+
+def race(
+    ours: Callable[[], float], theirs: Callable[[], float] | None, repeats: int
+) -> tuple[float, float | None, float | None]:
+    """The medians of two measurements that take turns, and of their ratios; None for what there is no other for."""
+    own, others = alternate(ours, theirs, repeats)
+    if not others:
+        return statistics.median(own), None, None
+    ratios = [other / mine for mine, other in zip(own, others, strict=True)]
+    return statistics.median(own), statistics.median(others), statistics.median(ratios)
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:

@@ -206,12 +206,8 @@ def _run_cases(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
         part = f"floor {short(total['floor_ms'])} ms, {floor_percent(total['floor_ms'], total['ms'])} %"
         say(f"{direction}: {short(total['ms'])} ms for all, each as often as it occurs; {part}{mean}")
     if options.plot is not None:
-        points: dict[str, list[tuple[float, float]]] = {}
-        for item in results:
-            point = item.work.flops / item.work.bytes, item.work.flops / item.seconds
-            points.setdefault(item.direction, []).append(point)
         title = f"{options.subject or 'resnet50'}, batch {batch_size}, {device.info.name}"
-        plots.save(plots.roofline(points, top.flops, top.bandwidth, title), options.plot)
+        plots.save(plots.roofline(_rates(results), top.flops, top.bandwidth, title), options.plot)
     return {
         "results": [result_record(item) for item in results],
         "totals": _totals(results),
@@ -268,14 +264,7 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     say(f"{what} and {classes} classes\n")
     steps = []
     for kind in (network.TRAINING, network.INFERENCE):
-        rival = None
-        if where is not None:
-            module = options.twin.Twin(model).module
-            if kind == network.TRAINING:
-                step = options.twin.training_step(module, where, bench.x, bench.y, network.LEARNING_RATE)
-            else:
-                step = options.twin.inference_step(module, where, bench.x)
-            rival = partial(network.burst, step, partial(options.twin.finish, where))
+        rival = _torch_steps(options, bench, kind) if where is not None else None
         steps.append(bench.measure(kind, options.repeats, rival))
         say(_step_line(steps[-1], batch_size))
     profile = bench.profile(options.repeats)
@@ -284,12 +273,9 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     points = bench.points(profile)
     shares = network.kernel_shares(profile, points, top, batch_size)
     if options.plot is not None:
-        groups: dict[str, list[tuple[float, float]]] = {}
-        for point in points:
-            rate = point.work.flops / point.seconds
-            groups.setdefault(point.direction, []).append((point.work.flops / point.work.bytes, rate))
-        title = f"a training step of {what}, batch {batch_size}, {device.precision}, {device.info.name}"
-        plots.save(plots.step(shares, groups, top, title), options.plot)
+        sizes = "x".join(map(str, shape))
+        title = f"a training step of {source.text} for {sizes}, batch {batch_size}, {device.precision}"
+        plots.save(plots.step(shares, _rates(points), top, f"{title}, {device.info.name}"), options.plot)
     total = sum(item.seconds for item in profile)
     say(f"\na training step's launches: {1e3 * total:.3f} ms on the device")
     lines = _launch_lines(profile, total) if options.launches else _share_lines(shares, total)
@@ -316,6 +302,25 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
             for item in profile
         ],
     }
+
+
+def _torch_steps(options: argparse.Namespace, bench: network.NetworkBench, kind: str) -> Callable[[int], float]:
+    """Return a function that has PyTorch do so many steps of a kind, and returns the seconds of one."""
+    module = options.twin.Twin(options.model).module
+    if kind == network.TRAINING:
+        step = options.twin.training_step(module, options.where, bench.x, bench.y, network.LEARNING_RATE)
+    else:
+        step = options.twin.inference_step(module, options.where, bench.x)
+    return partial(network.burst, step, partial(options.twin.finish, options.where))
+
+
+def _rates(items: Iterable[Result | network.Point]) -> dict[str, list[tuple[float, float]]]:
+    """(operations a byte, operations a second) by direction, for a roofline."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for item in items:
+        rate = item.work.flops / item.work.bytes, item.work.flops / item.seconds
+        found.setdefault(item.direction, []).append(rate)
+    return found
 
 
 def _step_line(step: network.StepTiming, batch_size: int) -> str:
