@@ -1,4 +1,4 @@
-"""Timing a layer as training runs it: the launches of a real plan, phase by phase, in memory that no cache holds."""
+"""A layer alone in memory that no cache holds, as its plan has it, and bursts of launches that are timed."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from blobnet import layers
-from blobnet.bench.roofline import Roofline
 from blobnet.device.device import Device
 from blobnet.device.queue import event_seconds
-from blobnet.examination.layer_cases import Case, Work
-from blobnet.execution.executor import Executor, Launch, plan_for
+from blobnet.examination.layer_cases import Case
+from blobnet.execution.executor import Executor, Launch
 from blobnet.implementations.base import FORWARD
-from blobnet.launch.kernel_call import KernelCall
 from blobnet.layers.base import ParameterSpec
 from blobnet.losses import MeanSquaredError
 from blobnet.memory.blob import FloatArray
@@ -43,124 +41,6 @@ CASE_LAYER = "layer"
 CASE_SETTINGS: dict[str, Any] = {"loss": MeanSquaredError(), "training": True, "input_delta": True, "reuse": False}
 #: Buffers that no measured launch uses.
 _UNUSED = ("samples", "labels", "sample_metrics", "totals")
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one phase.
-
-    ``wall``: what the host waits, a burst of the phase divided by its length; ``launches``: each launch's own time, as
-    the device tells it; medians both. ``torch``: the wall time of the same phase in PyTorch, where it was measured, and
-    ``ratio`` the median of PyTorch's over blobnet's, burst by burst: above 1, blobnet is faster.
-    """
-
-    wall: float
-    launches: tuple[float, ...]
-    torch: float | None = None
-    ratio: float | None = None
-
-    @property
-    def on_device(self) -> float:
-        """Seconds of all launches, without what is between them."""
-        return sum(self.launches)
-
-
-@dataclass(frozen=True)
-class Result:
-    """A phase of a case: what it came to, on what kernels."""
-
-    case: Case
-    direction: str
-    work: Work
-    timing: Timing
-    seconds: float
-    floor: float
-    bound: str
-    calls: tuple[KernelCall, ...]
-    work_items: int
-
-    @property
-    def main(self) -> KernelCall:
-        """The launch that takes longest."""
-        return self.calls[max(range(len(self.calls)), key=lambda index: self.timing.launches[index])]
-
-
-class CaseBench:
-    """A layer after an input, planned for training, with several sets of buffers on a device.
-
-    Args:
-        device: where to run.
-        case: what to measure.
-        batch_size: samples.
-
-    Raises:
-        BuildError: the driver refuses a kernel.
-        DeviceError: the device has no room for the buffers, or refuses a launch.
-    """
-
-    def __init__(self, device: Device, case: Case, batch_size: int) -> None:
-        self.device, self.case, self.batch_size = device, case, batch_size
-        self.plan = plan_for(device, case_graph(case), batch_size, **CASE_SETTINGS)
-        self.calls = _calls(self.plan, case)
-        self.sets = count_sets(device, case, self.plan)
-        launches = [call for calls in self.calls.values() for call in calls]
-        self._executors = executors = [filled_executor(device, self.plan) for _ in range(self.sets)]  # own the buffers
-        self._bound: dict[str, list[list[Launch]]] = {
-            direction: [executor.bind(calls, batch_size) for executor in executors]
-            for direction, calls in self.calls.items()
-        }
-        for executor in executors:  # In the order of training, since backward reads what forward left.
-            executor.launch(executor.bind(launches, batch_size), batch_size)
-        device.queue.finish()
-
-    def burst(self, direction: str, length: int) -> float:
-        """Seconds of one of ``length`` repeats: see :func:`burst_seconds`."""
-        return burst_seconds(self.device, self._bound[direction], length)
-
-    def launch(self, direction: str, repeat: int) -> None:
-        """Enqueues a phase, with the set of buffers whose turn it is."""
-        for item in self._bound[direction][repeat % self.sets]:
-            item.enqueue()
-
-    def launches(self, direction: str, repeats: int) -> tuple[float, ...]:
-        """The median seconds of every launch, as the device tells them."""
-        return launch_seconds(self.device, self._bound[direction], repeats)
-
-    def work(self, direction: str) -> Work:
-        """Operations and bytes of one phase."""
-        return self.case.work(direction, self.batch_size)
-
-    def work_items(self, direction: str) -> int:
-        """Work-items of all launches."""
-        return sum(math.prod(item.global_size) for item in self._bound[direction][0])
-
-
-def measure(
-    bench: CaseBench,
-    direction: str,
-    roofline: Roofline,
-    repeats: int,
-    rival: Callable[[int], float] | None = None,
-) -> Result:
-    """One phase of a case, its bursts in turn with those of ``rival``, which takes a length and returns seconds."""
-    device, case = bench.device, bench.case
-    length = burst_length(bench.burst(direction, 1), device)
-    wall, torch, ratio = race(lambda: bench.burst(direction, length), rival and (lambda: rival(length)), repeats)
-    timing = Timing(wall, bench.launches(direction, repeats), torch, ratio)
-    work = bench.work(direction)
-    floor, bound = roofline.floor(work.flops, work.bytes)
-    return Result(
-        case=case,
-        direction=direction,
-        work=work,
-        timing=timing,
-        # On a CPU host and device are one, and starting a launch is part of its cost.
-        seconds=timing.wall if device.is_host else timing.on_device,
-        floor=floor,
-        bound=bound,
-        calls=tuple(bench.calls[direction]),
-        work_items=bench.work_items(direction),
-    )
 
 
 def burst_seconds(device: Device, rounds: Sequence[Sequence[Launch]], length: int) -> float:
@@ -220,11 +100,6 @@ def race(
     return statistics.median(own), statistics.median(others), statistics.median(ratios)
 
 
-def geometric_mean(ratios: Sequence[float]) -> float:
-    """The geometric mean, in which half as fast and twice as fast cancel."""
-    return math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
-
-
 def values_like(elements: int) -> FloatArray:
     """Numbers of mean 0 and variance 1, cheap to make: zeros would flatter devices that save power on them."""
     block = np.random.default_rng(0).random(min(elements, 1_000_003), np.float32)
@@ -282,14 +157,3 @@ def filled_executor(
         data[...] = values_like(data.size).reshape(data.shape)
         device.memory.write(executor.buffers[plan.placed[blob.storage]], memory)
     return executor
-
-
-def _calls(plan: Plan, case: Case) -> dict[str, list[KernelCall]]:
-    """The layer's calls of each phase."""
-    found: dict[str, list[KernelCall]] = {direction: [] for direction in case.directions}
-    layer = plan.request.graph.vertex(CASE_LAYER, "case").index
-    for _, call in plan.calls:
-        # An Add's backward copies, if any, are its neighbours' doing.
-        if call.vertex == layer and case.phase(call.direction) in found:
-            found[case.phase(call.direction)].append(call)
-    return {direction: calls for direction, calls in found.items() if calls}

@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
+import importlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import blobnet
 from blobnet import plots
-from blobnet.bench import network, roofline, timing
+from blobnet.bench import network, roofline
 from blobnet.bench.roofline import Roofline
-from blobnet.bench.timing import Result
-from blobnet.command_line.bench_text import kernel_text, result_record, short, tile_legend, work_text
 from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import ModelSource, build_for, find_model, known_models
 from blobnet.device.device import Device
 from blobnet.device.discovery import choose
 from blobnet.errors import FileError, OptionError, near_matches
-from blobnet.examination import layer_cases
-from blobnet.examination.layer_cases import Case
 from blobnet.files.atomic import check_writable
 from blobnet.memory.blob import Padding, storage_type
 from blobnet.model import Model
 from blobnet.support.formatting import format_bytes
-from blobnet.support.tables import ABOVE_FLOOR, floor_percent, row_text
+from blobnet.support.tables import ABOVE_FLOOR, floor_percent
 
 #: Samples a launch or step, where the command line does not say: on the host, and on another device.
 BATCH_SIZES = {True: 8, False: 64}
-#: The columns of the table of layers.
-_COLUMNS = (
-    *("  {:<16}", "{:>9}", "{:>8}", "{:>7}", "{:>9}", "{:>5}"),
-    *(" {:<8}", "{:>3}", "{:>9}", "{:>9}", "{:>6}", "  {:<28}"),
-)
-_LEGEND = """\
-floor: bytes once at the measured bandwidth, or flops at the measured peak; n: launches; %: floor/ms, >100 where it was
-none: data stayed in a cache, or minimal filtering needs fewer flops (then sums of floors take ms instead)"""
 #: Kernels of a step that are listed by name.
 _SHOWN_KERNELS = 12
 
@@ -52,7 +41,8 @@ def prepare(options: argparse.Namespace) -> None:
     """Finds out what is to be measured, and whether it can be, before anything is.
 
     Sets ``options.opened`` (the device), ``options.twin`` (what runs PyTorch), ``options.where`` (PyTorch's name for
-    the device) and ``options.samples`` (a step's); and ``options.cases`` or ``options.model``.
+    the device) and ``options.samples`` (a step's); and ``options.model``, or ``options.layers`` (what times single
+    layers) and ``options.cases``.
 
     Raises:
         DeviceError: there is no such device.
@@ -65,7 +55,7 @@ def prepare(options: argparse.Namespace) -> None:
     if options.plot is not None:
         plots.check(options.plot)
         check_writable(options.plot, 0)
-    options.twin = _torch_twin() if options.against else None
+    options.twin = _beside_the_tests("torch_twin", "--against torch") if options.against else None
     if options.twin:
         options.twin.set_precision(options.precision)
     if options.what == "model":
@@ -74,7 +64,8 @@ def prepare(options: argparse.Namespace) -> None:
         options.source = find_model(options.subject)
         options.model = build_for(options.source, options.size, options.classes)
     else:
-        _prepare_cases(options)
+        options.layers = _beside_the_tests("single_layers", f"bench {options.what}")
+        options.cases = options.layers.find_cases(options)
     device = options.opened = Device(choose(options.device)).at(options.precision)
     device.padding, device.storage = Padding(align=options.align), storage_type(options.storage)
     options.samples = options.batch_size or BATCH_SIZES[device.is_host]
@@ -90,33 +81,20 @@ def prepare(options: argparse.Namespace) -> None:
                 options.twin.check_layer(case.layer, case.input)
 
 
-def _torch_twin() -> Any:
-    """The module that runs layers and networks in PyTorch, which lies beside the tests of a checkout.
+def _beside_the_tests(name: str, what: str) -> Any:
+    """A module that lies beside the tests of a checkout: only blobnet's own figures need it.
 
     Raises:
         OptionError: blobnet is installed without its checkout.
     """
-    path = Path(blobnet.__file__).parents[1] / "tests" / "bench" / "torch_twin.py"
+    root = Path(blobnet.__file__).parents[1]
+    path = root / "tests" / "bench" / f"{name}.py"
     if not path.is_file():
-        rule = "the comparison with PyTorch is in blobnet's repository, and not in what is installed"
+        rule = "what times single layers, or PyTorch, is in blobnet's repository, and not in what is installed"
         hint = "run `pip install -e .` in a checkout of the repository."
-        raise OptionError("--against torch", rule, missing=path, hint=hint)
-    specification = importlib.util.spec_from_file_location("torch_twin", path)
-    assert specification is not None, path
-    assert specification.loader is not None, path
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-def _prepare_cases(options: argparse.Namespace) -> None:
-    kinds = layer_cases.CONVOLUTIONS if options.what == "conv" else layer_cases.OTHERS
-    options.cases = _cases(options.subject or "resnet50", kinds, options.size)
-    if options.direction and not any(options.direction in case.directions for case in options.cases):
-        known = sorted({direction for case in options.cases for direction in case.directions})
-        raise OptionError(
-            "--direction", "it must be one that the layers have", direction=options.direction, known=known
-        )
+        raise OptionError(what, rule, missing=path, hint=hint)
+    sys.path.insert(0, str(root))
+    return importlib.import_module(f"tests.bench.{name}")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -147,108 +125,10 @@ def run(options: argparse.Namespace) -> int:
     say("; ".join([f"batch {options.samples}, {device.precision}", *twin]))
     for note in load_notes(load):
         say(note)
-    found = (_run_model if options.what == "model" else _run_cases)(options, top, say)
+    found = (_run_model if options.what == "model" else options.layers.run)(options, top, say)
     if options.json:
         print(json.dumps({**header, **found}, indent=1))
     return 0
-
-
-# -- layers ------------------------------------------------------------------------------------------------------------
-
-
-def _cases(subject: str, kinds: Sequence[str], size: int | None) -> list[Case]:
-    """The cases of a suite, of a network, or the one that is written out."""
-    cases = layer_cases.named(subject)
-    if not cases:
-        known = [*layer_cases.SUITES, *known_models()]
-        if not (".py" in subject or "/" in subject) and subject not in known:
-            hint = near_matches(subject, known)
-            rule = "it must be a suite, a network, or a shape such as 64x56x56:64k3p1"
-            raise OptionError("SUBJECT", rule, name=subject, hint=hint)
-        return _network_cases(find_model(subject), kinds, size)
-    if size is not None:
-        raise OptionError("--size", "only networks are built for a size", given=subject)
-    wrong = [str(case) for case in cases if case.layer.kind not in kinds]
-    if wrong:
-        other = "layer" if "Conv2D" in kinds else "conv"
-        raise OptionError("SUBJECT", "these layers are not of the kind to measure", layers=wrong[:3],
-                          hint=f"blobnet bench {other} measures them.")  # fmt: skip
-    return cases
-
-
-def _network_cases(source: ModelSource, kinds: Sequence[str], size: int | None) -> list[Case]:
-    cases = layer_cases.from_graph(build_for(source, size, None).graph, kinds)
-    if not cases:
-        raise OptionError("SUBJECT", "the network must have layers to measure", kinds=", ".join(kinds))
-    return cases
-
-
-def _run_cases(options: argparse.Namespace, top: Roofline, say: Callable[[str], None]) -> dict[str, Any]:
-    device, batch_size, where = options.opened, options.samples, options.where
-    titles = ["", "ms", "GFLOPS", "GB/s", "floor ms", "%", "bound", "n", "items", "torch ms", "ratio", "kernel"]
-    if where is None:
-        titles[9:11] = "", ""
-    say("\n" + row_text(_COLUMNS, titles, gap=""))
-    results: list[Result] = []
-    for case in options.cases:
-        bench = timing.CaseBench(device, case, batch_size)
-        twin = options.twin.CaseTwin(case, batch_size, bench.sets, where) if where else None
-        say(work_text(case, case.work(case.directions[0], batch_size)))
-        for direction in bench.calls:
-            if options.direction in (None, direction):
-                rival = partial(twin.burst, direction) if twin is not None else None
-                results.append(timing.measure(bench, direction, top, options.repeats, rival))
-                say(_result_line(results[-1]))
-    means = _means(results)
-    say("\n" + "\n".join([_LEGEND, *tile_legend(results)]))
-    for direction, total in _totals(results).items():
-        mean = f"; geometric mean of the ratios {means[direction]:.2f}" if direction in means else ""
-        part = f"floor {short(total['floor_ms'])} ms, {floor_percent(total['floor_ms'], total['ms'])} %"
-        say(f"{direction}: {short(total['ms'])} ms for all, each as often as it occurs; {part}{mean}")
-    if options.plot is not None:
-        title = f"{options.subject or 'resnet50'}, batch {batch_size}, {device.info.name}"
-        plots.save(plots.roofline(_rates(results), top.flops, top.bandwidth, title), options.plot)
-    return {
-        "results": [result_record(item) for item in results],
-        "totals": _totals(results),
-        "geometric_means": means,
-    }
-
-
-def _result_line(item: Result) -> str:
-    torch = ("", "") if item.timing.torch is None else (short(1e3 * item.timing.torch), f"{item.timing.ratio:.2f}")
-    cells = (
-        item.direction,
-        short(1e3 * item.seconds),
-        short(item.work.flops / item.seconds / 1e9),
-        short(item.work.bytes / item.seconds / 1e9),
-        short(1e3 * item.floor),
-        floor_percent(item.floor, item.seconds),
-        item.bound,
-        len(item.calls),
-        item.work_items,
-        *torch,
-        kernel_text(item.main),
-    )
-    return row_text(_COLUMNS, cells, gap="")
-
-
-def _totals(results: Iterable[Result]) -> dict[str, dict[str, float]]:
-    totals: dict[str, dict[str, float]] = {}
-    for item in results:
-        total = totals.setdefault(item.direction, {"ms": 0.0, "floor_ms": 0.0})
-        total["ms"] += 1e3 * item.case.count * item.seconds
-        # What passes its floor saves no time of others.
-        total["floor_ms"] += 1e3 * item.case.count * min(item.floor, item.seconds)
-    return totals
-
-
-def _means(results: Iterable[Result]) -> dict[str, float]:
-    ratios: dict[str, list[float]] = {}
-    for item in results:
-        if item.timing.ratio is not None:
-            ratios.setdefault(item.direction, []).append(item.timing.ratio)
-    return {direction: timing.geometric_mean(values) for direction, values in ratios.items()}
 
 
 # -- networks ----------------------------------------------------------------------------------------------------------
@@ -275,7 +155,7 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     if options.plot is not None:
         sizes = "x".join(map(str, shape))
         title = f"a training step of {source.text} for {sizes}, batch {batch_size}, {device.precision}"
-        plots.save(plots.step(shares, _rates(points), top, f"{title}, {device.info.name}"), options.plot)
+        plots.save(plots.step(shares, rates_of(points), top, f"{title}, {device.info.name}"), options.plot)
     total = sum(item.seconds for item in profile)
     say(f"\na training step's launches: {1e3 * total:.3f} ms on the device")
     lines = _launch_lines(profile, total) if options.launches else _share_lines(shares, total)
@@ -314,7 +194,7 @@ def _torch_steps(options: argparse.Namespace, bench: network.NetworkBench, kind:
     return partial(network.burst, step, partial(options.twin.finish, options.where))
 
 
-def _rates(items: Iterable[Result | network.Point]) -> dict[str, list[tuple[float, float]]]:
+def rates_of(items: Iterable[Any]) -> dict[str, list[tuple[float, float]]]:
     """(operations a byte, operations a second) by direction, for a roofline."""
     found: dict[str, list[tuple[float, float]]] = {}
     for item in items:
@@ -364,3 +244,10 @@ def _share_lines(shares: list[network.KernelShare], total: float) -> list[str]:
     rest = sum(share.seconds for share in shares[_SHOWN_KERNELS:])
     others = len(shares) - _SHOWN_KERNELS
     return [*lines, *([f"{1e3 * rest:9.3f} ms {rest / total:6.1%}  {others} other kernels"] if rest else [])]
+
+
+def short(value: float) -> str:
+    """A number in at most 7 characters, with three digits that count, or two of very large ones."""
+    if value >= 1e7:
+        return f"{value:.1e}"
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.3g}"

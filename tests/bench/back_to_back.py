@@ -14,8 +14,8 @@ import statistics
 import time
 
 import numpy as np
+from single_layers import CaseBench
 
-from blobnet.bench.timing import CaseBench
 from blobnet.device.device import Device
 from blobnet.examination import layer_cases
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD

@@ -36,7 +36,12 @@ def work(arguments: argparse.Namespace) -> None:
 
     Of a burst's length the seconds, of 0 the length that a burst should have.
     """
-    from blobnet.bench.timing import CaseBench, burst_length
+    from blobnet.bench.timing import burst_length
+
+    try:  # Where revisions before 2026-11-27 have it.
+        from blobnet.bench.timing import CaseBench
+    except ImportError:
+        from single_layers import CaseBench
     from blobnet.device.device import Device
     from blobnet.examination import layer_cases
 
@@ -133,7 +138,8 @@ def main() -> None:
     if arguments.worker:
         work(arguments)
         return
-    from blobnet.bench.timing import geometric_mean
+    from single_layers import geometric_mean
+
     from blobnet.examination import layer_cases
 
     arguments.cases = [str(case) for name in arguments.cases for case in layer_cases.named(name)]

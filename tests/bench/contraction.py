@@ -13,7 +13,9 @@ import statistics
 import time
 from typing import Any
 
-from blobnet.bench.timing import CaseBench, alternate, burst_length, geometric_mean, values_like
+from single_layers import CaseBench, geometric_mean
+
+from blobnet.bench.timing import alternate, burst_length, values_like
 from blobnet.contraction import function
 from blobnet.contraction.derivatives import differentiate
 from blobnet.contraction.form import Program

@@ -17,8 +17,10 @@ import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from single_layers import CaseBench, geometric_mean
+
 from blobnet.bench.network import NetworkBench, burst
-from blobnet.bench.timing import CaseBench, burst_length, geometric_mean
+from blobnet.bench.timing import burst_length
 from blobnet.command_line.model_argument import find_model
 from blobnet.device.device import Device
 from blobnet.examination.layer_cases import Case, named

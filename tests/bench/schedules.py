@@ -22,9 +22,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import single_layers
+
 from blobnet.bench import timing
 from blobnet.bench.roofline import Roofline, measure
-from blobnet.command_line.bench_text import short
+from blobnet.command_line.bench import short
 from blobnet.contraction import function
 from blobnet.contraction.calls import launches
 from blobnet.contraction.form import Program
@@ -238,7 +240,7 @@ def report(device: Device, roof: Roofline, seed: str, case: layer_cases.Case, op
     print(f"\nseed {seed}, {TITLES[seed]}: {case}, batch {options.batch_size}")
     print(f"{work.flops / 1e6:.4g} MFLOP, {work.bytes / 1e6:.4g} MB, in theory {floor * 1e6:.1f} us ({limit})")
     print(_ROW.format("", "us", "GFLOPS", "GB/s", "theory", "step", "climb", "what it adds"))
-    hand = timing.CaseBench(device, case, options.batch_size)
+    hand = single_layers.CaseBench(device, case, options.batch_size)
     text = program(seed, case, options.batch_size, options.bias, options.activation, options.preactivation)
     taken: list[tuple[float, str]] = []
 
@@ -260,7 +262,7 @@ def report(device: Device, roof: Roofline, seed: str, case: layer_cases.Case, op
         best = min(best, taken[-1]) if rung is not chosen else best
         if options.show:
             print("".join(f"      {step.schedule}\n" for step in made.sets[0].lowered.steps), end="")
-    result = timing.measure(hand, FORWARD, roof, options.repeats)
+    result = single_layers.measure(hand, FORWARD, roof, options.repeats)
     line("production", result.seconds, result.main.kernel)
     took, name = best
     figures = work.flops / 1e6, work.bytes / 1e6, work.flops / work.bytes, floor * 1e6, took * 1e6

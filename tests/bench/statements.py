@@ -17,9 +17,10 @@ from functools import partial
 from typing import Any
 
 import torch_twin
+from single_layers import CaseBench
 
 from blobnet import layers
-from blobnet.bench.timing import CaseBench, alternate, burst_length, values_like
+from blobnet.bench.timing import alternate, burst_length, values_like
 from blobnet.device.device import Device, choose
 from blobnet.examination.layer_cases import BACKWARD, Case
 from blobnet.implementations.base import FORWARD

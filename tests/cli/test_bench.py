@@ -18,7 +18,7 @@ from blobnet import layers, models, plots
 from blobnet.bench import roofline, timing
 from blobnet.bench.network import LaunchTiming, Point, kernel_shares
 from blobnet.bench.roofline import Roofline
-from blobnet.command_line.bench_text import kernel_text, short, tile
+from blobnet.command_line.bench import short
 from blobnet.device.device import Device
 from blobnet.device.discovery import DeviceInfo
 from blobnet.errors import BlobnetError
@@ -33,7 +33,8 @@ from blobnet.memory.blob import Shape
 from blobnet.network.graph import sequential
 from blobnet.planning import make_plan
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
-from tests.bench import first_step, fit, torch_twin
+from tests.bench import first_step, fit, single_layers, torch_twin
+from tests.bench.single_layers import kernel_text, tile
 from tests.kinds import tuning_for
 from tests.torch_graphs import Network
 
@@ -152,7 +153,7 @@ def test_the_floor_is_what_takes_longer() -> None:
 
 
 def test_geometric_mean() -> None:
-    assert timing.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
+    assert single_layers.geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -182,10 +183,10 @@ def test_a_roofline_is_timed_as_layers_are(device: Device, is_host: bool, monkey
 
 
 def test_a_measurement_times_the_plans_launches(device: Device) -> None:
-    bench = timing.CaseBench(device, parse("4x6x6:4k3s2p1b"), 2)
+    bench = single_layers.CaseBench(device, parse("4x6x6:4k3s2p1b"), 2)
     assert list(bench.calls) == ["forward", "backward data", "backward weights"]
     assert all(call.label.startswith("layer ") for calls in bench.calls.values() for call in calls)
-    result = timing.measure(bench, "backward data", Roofline(100e9, 10e9, 8e9), 2)
+    result = single_layers.measure(bench, "backward data", Roofline(100e9, 10e9, 8e9), 2)
     assert len(result.timing.launches) == len(result.calls)
     assert result.main in result.calls
     assert result.timing.ratio is None
@@ -278,13 +279,13 @@ def test_a_floor_that_was_none_has_no_percentage(floor: float, seconds: float, s
 
 
 def test_what_passes_its_floor_lends_nothing_to_others(run, known_roofline, monkeypatch) -> None:
-    original = timing.measure
+    original = single_layers.measure
 
     def measure(bench: Any, direction: str, *others: Any) -> Any:
         result = original(bench, direction, *others)
         return replace(result, floor=result.seconds * (7 if direction == "forward" else 0.5))
 
-    monkeypatch.setattr(timing, "measure", measure)
+    monkeypatch.setattr(single_layers, "measure", measure)
     record = json.loads(run(*ONE_SHAPE, "--json").out)
     for item in record["results"]:
         total = record["totals"][item["direction"]]
@@ -588,11 +589,16 @@ def test_without_pytorch(run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Hint: pip install torch" in result.err
 
 
-def test_without_a_checkout(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "subject"),
+    [(["model", "lenet5", "--against", "torch"], "--against torch"), (["layer", "3x4x4:norm"], "bench layer")],
+)
+def test_without_a_checkout(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments, subject: str) -> None:
     monkeypatch.setattr(blobnet, "__file__", str(tmp_path / "blobnet" / "__init__.py"))
-    result = run(*ONE_SHAPE, "--against", "torch")
+    result = run("bench", *arguments)
+    rule = "what times single layers, or PyTorch, is in blobnet's repository, and not in what is installed."
     assert result.status == 2
-    assert "--against torch: the comparison with PyTorch is in blobnet's repository, and not in what is" in result.err
+    assert result.err.startswith(f"error: {subject}: {rule} Received missing={tmp_path}")
     assert "Hint: run `pip install -e .` in a checkout of the repository." in result.err
 
 
