@@ -191,24 +191,21 @@ many devices:
 --step-time MS  of one device with its part of the batch, as 'blobnet bench model' measures it, for the efficiency
 """,
     "bench": f"""
-what WHAT  conv, layer, model or fit
+what WHAT  model; in a checkout also conv or layer
 subject SUBJECT  a network, a suite or a shape (default for layers: resnet50)
 --batch-size N  samples (default: 8 on a CPU, 64 on a GPU)
 {_SIZE}
 --repeats N  of which the median counts (default: 7)
 {_MEMORY}
 --direction NAME  forward, backward-data or backward-weights; backward for layers without weights (default: all)
---against torch  measure PyTorch as well, in turn (it must be installed)
+--against torch  measure PyTorch as well, in turn (in a checkout; it must be installed)
 --json  print JSON, in ms, and nothing else
 --plot FILE  draw the roofline, of a model also the time of each kernel ({_DRAWN})
 {_DEVICE}
 {_PRECISION}
-for bench model (and --classes for bench fit):
+for bench model:
 --classes N  default: the model's own
 --launches  list every launch, not every kernel
---first-step  also time new processes, with empty program caches and with full ones
-for bench fit:
---augment LIST  also train with it, in turn: as for 'blobnet train'
 """,
     "tune": f"""
 model MODEL  {_MODEL}; a model file; or a suite or shape of 'blobnet bench'
@@ -227,8 +224,6 @@ text TEXT  a contraction, or a file that holds it
 --sizes NAME=N  of names in the text
 --gradients NAME  compile the gradients of these inputs instead; of all without
 --schedule TEXT  for the first table, instead of the one that is chosen
---model NAME  compile nothing: print tables, tiles and their scores by the model of seed 001, on the hardware of its
-  example (docs/sources.md); with --show all tiles that its search looks at
 --show  print tables and OpenCL C too
 {_DEVICE}
 """,
@@ -276,7 +271,7 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "images": {"nargs": "+"},
     "top": {"default": 1},
     "limit": {"default": 60},
-    "bench what": {"choices": ("conv", "layer", "model", "fit")},
+    "bench what": {"choices": ("conv", "layer", "model")},
     "subject": {"nargs": "?"},
     "bench batch_size": {"default": None},
     "repeats": {"default": 7},
@@ -288,10 +283,9 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "shapes": {"type": option_types.named_sizes, **_MANY},
     "sizes": {"type": option_types.named_size, **_MANY},
     "gradients": {"nargs": "*"},
-    "compile model": {"choices": ["seed"], "metavar": None},
 }
-#: Options of which one alone may be given.
-_EITHER = {"train": ("resume", "overwrite"), "compile": ("schedule", "model")}
+#: Options of ``blobnet train`` of which one alone may be given.
+_EITHER = ("resume", "overwrite")
 
 
 def add_options(command: str, parser: argparse.ArgumentParser) -> None:
@@ -318,7 +312,7 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         settings: dict[str, Any] = {"metavar": value, "type": _TYPES.get(value)} if value else {"action": "store_true"}
         settings |= {**more.get(name, {}), **more.get(f"{command} {name}", {})}
         owner = group
-        if name in _EITHER.get(command, ()):
+        if command == "train" and name in _EITHER:
             owner = either = either or group.add_mutually_exclusive_group()
         owner.add_argument(option, help=" ".join(text.split()), **settings)
 
