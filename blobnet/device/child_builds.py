@@ -72,7 +72,7 @@ class Trial:
         queue.launch(kernel, self.local_size, self.local_size).wait()
 
 
-class Job(NamedTuple):
+class BuildJob(NamedTuple):
     """Sources that a child builds together, where it records that, and what it then launches of each."""
 
     sources: tuple[str, ...]
@@ -108,9 +108,9 @@ def build(
     size = min(traits.most_bundled, -(-len(unknown) // children))
     done = 0
 
-    def job(digests: Sequence[str]) -> Job:
+    def job(digests: Sequence[str]) -> BuildJob:
         sources = tuple(missing[digest] for digest in digests)
-        return Job(sources, compiler.folder, tuple(trials(sources[0]) if traits.compiles_at_launch else ()))
+        return BuildJob(sources, compiler.folder, tuple(trials(sources[0]) if traits.compiles_at_launch else ()))
 
     def more(count: int) -> None:
         nonlocal done
@@ -143,12 +143,12 @@ def build_for_parent(identity: str) -> None:
         identity: what tells the device from others, as JSON.
     """
 
-    def make_builder() -> Callable[[Job], object]:
+    def make_builder() -> Callable[[BuildJob], object]:
         info = identified(identity)
         context = cl.Context([info.handle])
         compiler, queue = Compiler(context, info), Queue(context, info)
 
-        def build(job: Job) -> object:
+        def build(job: BuildJob) -> object:
             compiler.folder = job.records
             with without_remarks():
                 for source in () if compiler.compile_together(job.sources) else job.sources:
@@ -165,8 +165,8 @@ def build_for_parent(identity: str) -> None:
 
 
 def build_all(
-    identity: Mapping[str, Any], jobs: Sequence[Job], *, children: int, keep_children: bool
-) -> Generator[tuple[Job, str], None, None]:
+    identity: Mapping[str, Any], jobs: Sequence[BuildJob], *, children: int, keep_children: bool
+) -> Generator[tuple[BuildJob, str], None, None]:
     """Has children do jobs, and says of each when it is done, and which ones a compiler crashed on.
 
     One in which a child dies is tried once more, as the first one of another child: it was the cause only if that one
@@ -186,14 +186,14 @@ def build_all(
     return results_of([_Foreman(identity, waiting, keep_child=keep_children) for _ in range(min(children, len(jobs)))])
 
 
-class _Foreman(Overseer[Job, tuple[Job, str]]):
+class _Foreman(Overseer[BuildJob, tuple[BuildJob, str]]):
     """Hands jobs to a child; its results are (job, last words if it crashed)."""
 
-    def __init__(self, identity: Mapping[str, Any], waiting: deque[Job], *, keep_child: bool) -> None:
+    def __init__(self, identity: Mapping[str, Any], waiting: deque[BuildJob], *, keep_child: bool) -> None:
         super().__init__(waiting)
         self._identity, self._keeps_child = identity, keep_child
 
-    def _result(self, job: Job) -> tuple[Job, str] | None:
+    def _result(self, job: BuildJob) -> tuple[BuildJob, str] | None:
         words = self._build(job)
         return None if words is None else (job, words)
 
@@ -202,7 +202,7 @@ class _Foreman(Overseer[Job, tuple[Job, str]]):
             _IDLE.add(self._child)
             self._child = None
 
-    def _build(self, job: Job) -> str | None:
+    def _build(self, job: BuildJob) -> str | None:
         """Nothing if the child lives on, its last words if the job kills it, None if there is no child."""
         while True:
             if self._child is None and not self._start(_IDLE.take(_command(self._identity))):
