@@ -13,6 +13,7 @@ A case is as for `blobnet bench conv`: a shape, or a suite (anchors).
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
 import shutil
@@ -36,23 +37,20 @@ def work(arguments: argparse.Namespace) -> None:
 
     Of a burst's length the seconds, of 0 the length that a burst should have.
     """
-    from blobnet.bench.timing import burst_length
-
-    try:  # Where revisions before 2026-11-27 have it.
-        from blobnet.bench.timing import CaseBench
-    except ImportError:
-        from single_layers import CaseBench
+    from blobnet.bench import timing
     from blobnet.device.device import Device
     from blobnet.examination import layer_cases
 
+    if not hasattr(timing, "CaseBench"):  # Revisions before 2026-11-27 have it there.
+        timing = importlib.import_module("single_layers")
     device = Device(arguments.device)
     for case in arguments.cases:
-        bench = CaseBench(device, layer_cases.parse(case), arguments.batch_size)
+        bench = timing.CaseBench(device, layer_cases.parse(case), arguments.batch_size)
         print(*(call.kernel for call in bench.calls[arguments.phase]), flush=True)
         while line := sys.stdin.readline().strip():
             length = int(line)
             seconds = bench.burst(arguments.phase, max(1, length))
-            print(seconds if length else burst_length(seconds, device), flush=True)
+            print(seconds if length else timing.burst_length(seconds, device), flush=True)
 
 
 def unpack(revision: str, into: Path) -> None:
