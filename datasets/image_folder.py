@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +117,7 @@ def read_image_folder(folder: Path, reading: Reading) -> Dataset:
         DataError: no classes, a class without pictures, a test class that is not trained, or pictures of several sizes;
             a picture without a mask, a mask of another size, or with a number that is no class.
     """
-    listing, reading = Listing(), _Reading(size, workers, skip_unreadable, units)
+    listing = Listing()
     folders = _split_folders(folder, listing)
     trained = listing.folders(folders["train"], _CLASS_FILES)
     if _pair_of_masks(folders["train"], trained):
@@ -347,7 +347,6 @@ def _dataset(name: str, parts: Mapping[str, Pictures], class_names: Sequence[str
 
 def _masked_dataset(folder: Path, parts: Mapping[str, Masked], reading: Reading) -> Dataset:
     """Pictures with masks as a data set, called as their folder."""
-    size, workers, skip_unreadable, units = reading
     name, class_names = folder.resolve().name, listed_classes(folder)
     pairs = [pair for pictures in parts.values() for pair in pictures]
     crew = reading.crew(len(pairs))

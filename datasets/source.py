@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import check_array_type, check_axes, check_finite, check_real
 from blobnet.errors import DataError
+from blobnet.support.unit_axes import TO_FIRST
 
 Rows = npt.NDArray[np.int64]
 
@@ -321,7 +322,7 @@ class UnitsFirst(Source):
             return
         samples = np.empty((len(rows), *self._source.shape[1:]), self.dtype)
         self._source.read(rows, samples)
-        np.copyto(out, samples.transpose(0, 3, 1, 2))
+        np.copyto(out, samples.transpose(TO_FIRST))
 
 
 class Restarted:

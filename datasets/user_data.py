@@ -34,6 +34,7 @@ from blobnet.datasets.splits import as_split
 from blobnet.errors import DataError, FileError, warn
 from blobnet.files.hdf5 import DAMAGE, MODEL_FORMAT, attribute, read_apart
 from blobnet.support.regular_file import MAX_UNPACKED, most_memory
+from blobnet.support.unit_axes import TO_FIRST
 
 #: Keras's names for arrays, and blobnet's.
 KERAS_KEYS = {"x_train": "x", "y_train": "y"}
@@ -393,7 +394,7 @@ def _units_first(x: Array) -> Array:
         return x
     if isinstance(x, Source):
         return UnitsFirst(x)
-    return x[:, None] if axes == 3 else x.transpose(0, 3, 1, 2)
+    return x[:, None] if axes == 3 else x.transpose(TO_FIRST)
 
 
 def _numbers(path: Path, splits: list[Split]) -> tuple[str, ...]:

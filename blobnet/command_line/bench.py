@@ -140,8 +140,7 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     device, batch_size, where = options.opened, options.samples, options.where
     shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
     bench = network.NetworkBench(device, model, batch_size)
-    what = f"{source.text} for {'x'.join(map(str, shape))}"
-    say(f"{what} and {classes} classes\n")
+    say(f"{source.text} for {'x'.join(map(str, shape))} and {classes} classes\n")
     steps = []
     for kind in (network.TRAINING, network.INFERENCE):
         rival = _torch_steps(options, bench, kind) if where is not None else None
