@@ -236,7 +236,7 @@ def _load(step: TrainingStep, check: StepCheck, batch: _Batch) -> float:
     """Puts a batch on the device; its weight."""
     labels = check.loss.device_labels(batch.y)
     if check.augment == _CUTMIX:
-        step.move_labels([labels], batch.rows)
+        step.changes.move_labels([labels], batch.rows)
     step.load_batch(batch.x, labels)
     if check.augment:
         step.change_samples(batch.rows)

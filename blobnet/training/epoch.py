@@ -111,7 +111,7 @@ class Epoch:
             return np.arange(first, end) if order is None else order[first:end]
 
         #: How samples change, by their places in the epoch; None if they do not.
-        self._rows = step.epoch_rows(number, numbers)
+        self._rows = step.changes.rows(number, numbers)
         #: Runs whose labels are still to be changed, and the place behind those that are.
         self._coming: deque[Run] = deque()
         self._changed = self._samples
@@ -153,8 +153,8 @@ class Epoch:
         """Moves the labels of a batch along with its samples, before they are sent."""
         run, count = self._coming.popleft(), len(labels[0])
         place = self._changed if run.place is None else run.place
-        if self._rows is not None and self._step.moves_labels:
-            self._step.move_labels(labels, self._rows.of(place, count))
+        if self._rows is not None and self._step.changes.moves_labels:
+            self._step.changes.move_labels(labels, self._rows.of(place, count))
         self._changed = place + count
 
     def first_not_finite(self, number: int) -> str | None:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from blobnet.device.device import Device
-from blobnet.errors import OutOfMemoryError
+from blobnet.errors import OptionError, OutOfMemoryError
 from blobnet.memory.blob import FLOAT32, FloatArray
+from blobnet.network.parameters import DeviceParameters
+from blobnet.optimizers import Optimizer
 
 
 class Place(NamedTuple):
@@ -98,3 +100,73 @@ class KeptArrays(Mapping[str, FloatArray]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+#: The names among the optimizer's slots of the parameters themselves and of their averages, in files whose weights are
+#: not those: the parameters where there are averages, both where the file's weights are of an earlier epoch.
+_PARAMETERS, _AVERAGES = "parameters", "averages"
+
+
+class StepState:
+    """What a file has of a training: the weights, and the optimizer's state.
+
+    Args:
+        device: where they are.
+        parameters: that are trained.
+        result: those that training is for: their averages, or the same.
+        optimizer: whose state.
+        memory: where that is, by the names of its storage.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        parameters: DeviceParameters,
+        result: DeviceParameters,
+        optimizer: Optimizer,
+        memory: Mapping[str, Any],
+    ) -> None:
+        self._device, self._parameters, self._result = device, parameters, result
+        self._has_average, size = result is not parameters, parameters.table.trainable_elements
+        self._slots = {slot: Place(memory[optimizer.storage(slot)], size) for slot in optimizer.state_slots}
+
+    def weights(self) -> KeptArrays:
+        """The arrays of the result by name, as they are now: see KeptArrays."""
+        table = self._parameters.table
+        places = {"weights": Place(self._result.buffer, table.elements)}
+        return KeptArrays(self._device, places, list(table.slices), lambda read: table.unpack(read["weights"]))
+
+    def slots(self, *, is_whole: bool = False) -> KeptArrays:
+        """A flat array for each slot of the optimizer; with an average also the parameters themselves.
+
+        ``is_whole``: with all parameters, and their averages, for a file that holds others.
+        """
+        places = self._places(is_whole=is_whole)
+        return KeptArrays(self._device, places, list(places))
+
+    def _places(self, *, is_whole: bool) -> dict[str, Place]:
+        places, elements = dict(self._slots), self._parameters.table.elements
+        if self._has_average or is_whole:
+            places[_PARAMETERS] = Place(self._parameters.buffer, elements)
+        if self._has_average and is_whole:
+            places[_AVERAGES] = Place(self._result.buffer, elements)
+        return places
+
+    def restore(self, arrays: Mapping[str, FloatArray]) -> bool:
+        """Puts what :meth:`slots` gave where it was; OptionError if that does not fit.
+
+        Returns:
+            Whether it was whole, so that the result holds other weights than before.
+        """
+        is_whole = (_AVERAGES if self._has_average else _PARAMETERS) in arrays
+        places = self._places(is_whole=is_whole)
+        wanted = {slot: place.elements for slot, place in places.items()}
+        sizes = {slot: values.size for slot, values in arrays.items()}
+        if sizes != wanted:
+            rule = "the optimizer's state must be that of the parameters that are trained"
+            raise OptionError("resume", rule, saved=sizes, wanted=wanted)
+        for slot, values in arrays.items():
+            self._device.memory.write(places[slot].buffer, values)
+        for parameters in {self._parameters, self._result}:
+            parameters.changed()
+        return is_whole

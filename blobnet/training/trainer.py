@@ -121,7 +121,7 @@ class Trainer:
         """The weights and the optimizer's state of now, each read once at most."""
         version = self.step.result.version
         if self._now is None or self._now[0] != version:
-            self._now = version, self.step.kept_weights(), self.step.kept_state()
+            self._now = version, self.step.state.weights(), self.step.state.slots()
         return self._now[1:]
 
     def keep(self) -> tuple[KeptArrays, TrainingState]:
@@ -140,7 +140,7 @@ class Trainer:
 
     def state(self, *, is_whole: bool = False) -> TrainingState:
         """Return the state that resuming needs besides the weights (with them if ``is_whole``), after a step."""
-        return self._state((self.step.kept_state(is_whole=True) if is_whole else self._arrays()[1]).read())
+        return self._state((self.step.state.slots(is_whole=True) if is_whole else self._arrays()[1]).read())
 
     def _state(self, optimizer_state: Mapping[str, FloatArray]) -> TrainingState:
         place: dict[str, Any] = {}
@@ -167,8 +167,9 @@ class Trainer:
         self._changes = changes
         self.epoch = state.epoch
         before = self.weights()
-        if self.step.restore(state.step, state.optimizer_state):
+        if self.step.state.restore(state.optimizer_state):
             self.best = before
+        self.step.number = state.step
         if state.place:
             self._restore_place(state.place)
 
@@ -214,10 +215,6 @@ class Trainer:
         validation = None if data.validation is None else _Validation(self.step, data.validation, data.metrics)
         if validation is not None:
             progress.metrics += validation.names
-        if self._count is not None and progress.writes:
-            # Where batch norms are over all shards, they see whole batches.
-            size = self.step.batch_size if self.step.lockstep is None else self.batch_size
-            note_single_values(self.step.graph, self.settings.freeze, self._count % size or size)
         is_noted = not progress.writes
         callbacks = [callback for callback in callbacks if progress.writes or not callback.only_logs]
         _tell(callbacks, "begin", progress)
@@ -255,16 +252,20 @@ class Trainer:
         keep(progress)
 
     def _check(self, data: TrainingData) -> None:
-        """Raises OptionError where data cannot be trained on, or measured, as it is asked for."""
-        validation, is_stream = data.validation, data.train.count is None
+        """Raises OptionError where data cannot be trained on, or measured, as it is asked for; notes what is odd."""
+        validation, count = data.validation, data.train.count
         if any(data.metrics) and (validation is None or validation.labels is None):
             rule = "metrics are measured on validation data that are no stream"
-            hint = "give validation=(x, y), arrays." if is_stream else "validation=0.1 holds a tenth out."
+            hint = "give validation=(x, y), arrays." if count is None else "validation=0.1 holds a tenth out."
             raise OptionError("fit", rule, validation=None if validation is None else "a stream", hint=hint)
         schedule = self.settings.optimizer.schedule
         if schedule.depends_on_steps and data.train.steps(self.batch_size) is None:
             rule = "a stream of batches whose number is unknown needs a constant learning rate"
             raise OptionError("fit", rule, schedule=schedule, hint="give the stream a length: a class with __len__.")
+        if count is not None and self.step.world.is_first:
+            # Where batch norms are over all shards, they see whole batches.
+            size = self.step.batch_size if self.step.lockstep is None else self.batch_size
+            note_single_values(self.step.graph, self.settings.freeze, count % size or size)
 
     def _next_rate(self) -> float:
         """The learning rate of the next step."""

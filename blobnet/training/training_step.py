@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,21 +11,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.augment.epoch_rows import EpochRows, check_fit, partner_shares
-from blobnet.data.moved_labels import move_labels
 from blobnet.device.device import Device
 from blobnet.device.memory import PendingRead
-from blobnet.errors import OptionError, OutOfMemoryError, warn
+from blobnet.errors import OutOfMemoryError, warn
 from blobnet.execution.executor import IN_PARTS, Executor, Launch, first_that_fits
 from blobnet.launch.kernel_call import Batch
 from blobnet.losses import Loss
-from blobnet.memory.blob import FLOAT32, FloatArray, Shape
-from blobnet.network.ends import TOTALS, Head, heads_of
+from blobnet.memory.blob import FLOAT32, FloatArray
+from blobnet.network.ends import TOTALS, heads_of
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import DeviceParameters
 from blobnet.optimizers.base import HYPERPARAMETERS
 from blobnet.planning import STEP_WORDS
-from blobnet.training.kept import KeptArrays, Place
+from blobnet.training.changes import SampleChanges
+from blobnet.training.kept import StepState
 from blobnet.training.lanes import Lanes
 from blobnet.training.lockstep import Lockstep
 from blobnet.training.settings import TrainingSettings
@@ -40,10 +39,6 @@ from blobnet.training.weight_buffers import (
     average_rate,
     finite_call,
 )
-
-#: The names among the optimizer's slots of the parameters themselves and of their averages, in files whose weights are
-#: not those: the parameters where there are averages, both where the file's weights are of an earlier epoch.
-_PARAMETERS, _AVERAGES = "parameters", "averages"
 
 
 class TrainingStep:
@@ -61,7 +56,9 @@ class TrainingStep:
         plan: what runs.
         executor: runs it.
         heads: the outputs with their losses.
+        changes: how samples change.
         parameters: the parameters on the device.
+        state: what a file has of them and of the optimizer.
         result: those that training is for: the averaged ones if there are any, else the same.
         number: steps done.
         own_shards: the numbers of the shards of this rank.
@@ -80,11 +77,7 @@ class TrainingStep:
         context: StepContext = PLAIN,
     ) -> None:
         self.heads = heads_of(graph, settings.loss)
-        changed, changes = settings.augment
-        #: The shape of the samples that change.
-        self._changed = graph.inputs[changed].shape if changed else Shape.flat(1)
-        for head in self.heads:
-            check_fit(changes, self._changed, head.shape, head.loss)
+        self.changes = SampleChanges(graph, settings, self.heads)
         self.device, self.graph, self.settings, self.world = device, graph, settings, context.world
         self.number = 0
         self.loss_weights = settings.loss_weights or (1.0,) * len(self.heads)
@@ -97,11 +90,11 @@ class TrainingStep:
         self.parameters = self.result = DeviceParameters(device, graph, self.plan.request.parameters)
         self.parameters.write(weights)
         allocate = partial(self.world.transport.allocate, device)
-        self._state = {
+        memory = {
             name: (allocate if name == GRADIENT_SUM else device.memory.allocate)(FLOAT32.itemsize * elements)
             for name, elements in made.memory.items()
         }
-        buffers = {"parameters": self.parameters.buffer, **self._state}
+        buffers = {"parameters": self.parameters.buffer, **memory}
         table, model = self.plan.request.parameters, self.plan.request.tuning.model
         updates = settings.optimizer.calls(table, model)
         if settings.average is not None:
@@ -109,6 +102,7 @@ class TrainingStep:
             self.result.write(weights)
             buffers[AVERAGE] = self.result.buffer
             updates += average_call(table, model)
+        self.state = StepState(device, self.parameters, self.result, settings.optimizer, memory)
         #: Of the totals of each shard.
         self._totals = len(self.heads) * TOTALS
         if sums.parts:
@@ -179,43 +173,16 @@ class TrainingStep:
             found.append(head.loss.weight(own, weights, class_weights, shares))
         return tuple(found)
 
-    def epoch_rows(self, epoch: int, numbers: Callable[[int, int], npt.NDArray[np.integer]]) -> EpochRows | None:
-        """Return the changes of an epoch's samples; None if they do not change. ``numbers`` is as for EpochRows."""
-        if not self.settings.augment.changes:
-            return None
-        return EpochRows(self.settings.augment.changes, self._changed, self.settings.seed, epoch, numbers)
-
     def change_samples(self, rows: FloatArray) -> None:
-        """Says how the batch that is loaded is augmented, before it is weighed: by rows of :meth:`epoch_rows`."""
+        """Says how the batch that is loaded is augmented, before it is weighed: by rows of ``changes``."""
         for entry in self.plan.request.entries:
             if entry.augmented:
                 self.executor.feed(entry.buffer("augmentation"), rows)
         if any(augmentation.mixes for augmentation in self.settings.augment.changes):
-            self._partner_shares = tuple(map(self._shares_of(rows), self.heads))
+            self._partner_shares = tuple(self.changes.partner_shares(head, rows) for head in self.heads)
             for head, shares in zip(self.heads, self._partner_shares, strict=True):
                 if shares is not None:
                     self.executor.feed(head.buffer("partner_shares"), shares)
-
-    def _shares_of(self, rows: FloatArray) -> Callable[[Head], FloatArray | None]:
-        def shares(head: Head) -> FloatArray | None:
-            if not head.loss.takes_pairs:
-                return None
-            return partner_shares(rows, self._changed, has_positions=head.shape.rank > 0)
-
-        return shares
-
-    @property
-    def moves_labels(self) -> bool:
-        """True if there are labels that move along with their samples."""
-        return any(item.moves for item in self.settings.augment.changes) and any(
-            head.shape.rank > 0 for head in self.heads
-        )
-
-    def move_labels(self, labels: Sequence[npt.NDArray[np.int32]], rows: FloatArray) -> None:
-        """Moves the labels of a batch, in place, along with its samples: before they are loaded."""
-        for head, own in zip(self.heads, labels, strict=True):
-            if head.shape.rank > 0:
-                move_labels(own, rows, self._changed, head.loss)
 
     def compute_gradients(self, batch: Batch | int, *, exchanging: bool = False) -> None:
         """Forward, losses and backward on the batch that is loaded, or on so many samples.
@@ -349,8 +316,6 @@ class TrainingStep:
         self._is_over = self.sum.totals is not None and self.sum.keeps_statistics
         return self._is_over
 
-    # -- state -------------------------------------------------------------------------------------------------------
-
     def gradients(self) -> dict[str, FloatArray]:
         """The gradients of all parameters that are trained, by name."""
         table = self.parameters.table
@@ -362,51 +327,6 @@ class TrainingStep:
         self.executor.launch([self._squares], 0)
         sums = self.device.memory.read(self.executor.buffers[SQUARES], self._squares.call.groups)
         return bool(np.isfinite(sums).all())
-
-    def kept_weights(self) -> KeptArrays:
-        """The arrays of :attr:`result` by name, as they are now: see KeptArrays."""
-        table = self.parameters.table
-        places = {"weights": Place(self.result.buffer, table.elements)}
-        return KeptArrays(self.device, places, list(table.slices), lambda read: table.unpack(read["weights"]))
-
-    def kept_state(self, *, is_whole: bool = False) -> KeptArrays:
-        """A flat array for each slot of the optimizer; with an average also the parameters themselves.
-
-        ``is_whole``: with all parameters, and their averages, for a file that holds others.
-        """
-        places = self._state_places(is_whole=is_whole)
-        return KeptArrays(self.device, places, list(places))
-
-    def _state_places(self, *, is_whole: bool) -> dict[str, Place]:
-        """Where what :meth:`kept_state` gives lies."""
-        table, optimizer = self.parameters.table, self.settings.optimizer
-        has_average, size = self.settings.average is not None, table.trainable_elements
-        places = {slot: Place(self._state[optimizer.storage(slot)], size) for slot in optimizer.state_slots}
-        if has_average or is_whole:
-            places[_PARAMETERS] = Place(self.parameters.buffer, table.elements)
-        if has_average and is_whole:
-            places[_AVERAGES] = Place(self.result.buffer, table.elements)
-        return places
-
-    def restore(self, number: int, optimizer_state: Mapping[str, FloatArray]) -> bool:
-        """Goes on behind step ``number`` with what :meth:`kept_state` gave; OptionError if that does not fit.
-
-        Returns:
-            Whether it was whole, so that :attr:`result` holds other weights than before.
-        """
-        is_whole = (_PARAMETERS if self.settings.average is None else _AVERAGES) in optimizer_state
-        places = self._state_places(is_whole=is_whole)
-        wanted = {slot: place.elements for slot, place in places.items()}
-        sizes = {slot: values.size for slot, values in optimizer_state.items()}
-        if sizes != wanted:
-            rule = "the optimizer's state must be that of the parameters that are trained"
-            raise OptionError("resume", rule, saved=sizes, wanted=wanted)
-        self.number = number
-        for slot, values in optimizer_state.items():
-            self.device.memory.write(places[slot].buffer, values)
-        for parameters in {self.parameters, self.result}:
-            parameters.changed()
-        return is_whole
 
 
 def step_that_fits(
