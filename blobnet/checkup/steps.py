@@ -169,13 +169,13 @@ def _network(check: StepCheck) -> Sequential:
 
 
 def _steps(check: StepCheck) -> Iterator[list[list[_Batch]]]:
-    """The batches of each shard, for every step; each second batch lacks a sample."""
+    """The batches of each shard, for every step; the last one lacks a sample, where there are several."""
     generator = np.random.default_rng(check.seed)
     weights = np.linspace(0.5, 2, _COUNT, dtype=np.float32), np.linspace(2, 0.25, _UNITS, dtype=np.float32)
     of_samples, of_classes = weights if check.is_weighted else (None, None)
 
     def batch(step: int, number: int) -> _Batch:
-        count = _COUNT - number % 2
+        count = _COUNT - (number > 0 and number == check.shards * check.batches - 1)
         x = generator.standard_normal((count, *SHAPE.dimensions), dtype=np.float32)
         y: npt.NDArray[Any]
         if check.loss.takes_classes:
@@ -209,18 +209,19 @@ def _trained(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np.n
     step.reset_totals()
     is_sum = check.shards * check.batches > 1
     for shards in _steps(check):
-        for number, batches in enumerate(shards):
-            weight = 0.0
+        for number, batches in enumerate(_runs(shards, step.plan.request.at_once)):
+            weights = [0.0] * len(batches[0])
             if is_sum:
                 step.sum.begin(number)
-            for batch in batches:
-                own = _load(step, check, batch)
-                weight += own
-                step.compute_gradients(Batch(len(batch.x), divisor=_COUNT if is_sum else own))
+            for run in batches:
+                own = _load(step, check, run)
+                weights = [sum(pair) for pair in zip(weights, own, strict=True)]
+                count = sum(len(batch.x) for batch in run)
+                step.compute_gradients(Batch(count, of_shard=_COUNT, divisor=_COUNT if is_sum else own[0]))
                 if is_sum:
                     step.sum.add()
             if is_sum:
-                step.sum.end(weight)
+                step.sum.end(weights)
         if is_sum:
             step.sum.finish(_COUNT)
         gradients = step.gradients()
@@ -232,15 +233,26 @@ def _trained(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np.n
     return {**found, "sum of losses": step.sum_of_shards(step.totals())[:1]}
 
 
-def _load(step: TrainingStep, check: StepCheck, batch: _Batch) -> float:
-    """Puts a batch on the device; its weight."""
-    labels = check.loss.device_labels(batch.y)
+def _runs(shards: list[list[_Batch]], at_once: int) -> Iterator[list[list[_Batch]]]:
+    """For each run of the plan, of so many shards at once: the first batches of all of them, then the second ones."""
+    for first in range(0, len(shards), at_once):
+        yield [list(batches) for batches in zip(*shards[first : first + at_once], strict=True)]
+
+
+def _load(step: TrainingStep, check: StepCheck, run: list[_Batch]) -> list[float]:
+    """Puts a batch of each of some shards on the device; their weights."""
+    own = [check.loss.device_labels(batch.y) for batch in run]
     if check.augment == _CUTMIX:
-        step.changes.move_labels([labels], batch.rows)
-    step.load_batch(batch.x, labels)
+        for labels, batch in zip(own, run, strict=True):
+            step.changes.move_labels([labels], batch.rows)
+    labels = np.concatenate(own)
+    step.load_batch(np.concatenate([batch.x for batch in run]), labels)
     if check.augment:
-        step.change_samples(batch.rows)
-    return step.weigh([labels], None if batch.of_samples is None else [batch.of_samples])[0]
+        step.change_samples(np.concatenate([batch.rows for batch in run]))
+    of_samples = [batch.of_samples for batch in run if batch.of_samples is not None]
+    parts = [slice(first, first + _COUNT) for first in range(0, len(labels), _COUNT)]
+    found = step.weigh([labels], [np.concatenate(of_samples)] if of_samples else None, parts)
+    return [weight for (weight,) in found]
 
 
 def _predicted(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np.ndarray[Any, Any]]:

@@ -29,10 +29,9 @@ from blobnet.planning.report import Limits, report
 from blobnet.support.formatting import format_bytes
 from blobnet.training import scaling
 from blobnet.training.arguments import losses_for
-from blobnet.training.lanes import lane_counts, memory_of_lanes, settings_of
 from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import sums_of
-from blobnet.training.step_plan import memory_of
+from blobnet.training.step_plan import counts_at_once, memory_of, of_shards
 from blobnet.training.weight_buffers import Sums
 
 
@@ -56,13 +55,12 @@ def run(options: argparse.Namespace) -> int:
     tuning = Tuning(kind, padding=Padding(align=options.align), storage=storage_type(options.storage))
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     world, shards = _world(options, training)
-    size = options.batch_size // shards
     build: Any = Optimizer.named(options.optimizer or "adam")  # Every one has a default rate.
     steps = TrainingSettings(optimizer=build(), shards=shards)
-    sums = sums_of(model.graph, table, steps, world)
     own = shards // world.size
-    lanes = lane_counts(kind, model.graph, size, own)[0]
-    settings = settings_of(sums, own, lanes)
+    at_once = counts_at_once(kind, own)[0]
+    sums = sums_of(model.graph, table, steps, world, at_once=at_once)
+    settings, size = of_shards(sums, own), options.batch_size // shards * at_once
     plan = make_plan(model.graph, size, loss=loss, training=training, tuning=tuning, parameters=table, **settings)
     title = f"{name}, {'training' if training else 'inference'}, batch {size}, kernels for a {kind.name}"
     print(f"{title}\n")
@@ -71,11 +69,9 @@ def run(options: argparse.Namespace) -> int:
     if training:
         memory = {name: FLOAT32.itemsize * elements for name, elements in memory_of(steps, table, sums).items()}
         updates = steps.optimizer.calls(table, kind)
-    if lanes > 1:
-        memory["shards at a time"] = memory_of_lanes(plan, lanes, own)
     print(report(plan, reserved=memory, updates=len(updates), limits=limits))
     if options.devices:
-        print("\n" + "\n".join(_devices_text(options, shards, lanes, sums, kind)))
+        print("\n" + "\n".join(_devices_text(options, shards, at_once, sums, kind)))
     if tail:
         print(f"\nOn the host, in NumPy, behind the network: {', '.join(tail)}")
     if options.plot is not None:
@@ -104,13 +100,15 @@ def _world(options: argparse.Namespace, training: bool) -> tuple[World, int]:
     return world, shards
 
 
-def _devices_text(options: argparse.Namespace, shards: int, lanes: int, sums: Sums, kind: DeviceModel) -> Iterator[str]:
+def _devices_text(
+    options: argparse.Namespace, shards: int, at_once: int, sums: Sums, kind: DeviceModel
+) -> Iterator[str]:
     """Yield the text about what devices exchange in a step, and how long that takes."""
     count, size = options.devices, options.batch_size
     on_a_host = options.devices_per_host or count
     yield (
         f"{'devices':<20}{count}, {on_a_host} a host; a batch of {size} in {counted(shards, 'shard')} of "
-        f"{size // shards}, {shards // count} a device{f', {lanes} at a time' if lanes > 1 else ''}"
+        f"{size // shards}, {shards // count} a device{f', {at_once} at once' if at_once > 1 else ''}"
     )
     beside = FLOAT32.itemsize * sum(sums.memory().values())
     yield f"{'sums':<20}{format_bytes(beside)} a device, beside the gradients"

@@ -198,11 +198,14 @@ class Memory:
             event = cl.enqueue_copy(self.queue.handle, values, buffer, src_offset=offset, is_blocking=False)
             return PendingRead(self.queue, values, event)
 
-    def copy(self, source: cl.Buffer, target: cl.Buffer, offset: int = 0) -> None:
-        """Fill a buffer from byte ``offset`` of another one on, as far as that goes, behind what was launched."""
+    def copy(self, source: cl.Buffer, target: cl.Buffer, offset: int = 0, to: int = 0, size: int | None = None) -> None:
+        """Fill a buffer from byte ``to`` on with what is in another one from ``offset`` on, behind what was launched.
+
+        ``size``: how many bytes; None: as far as both go.
+        """
         with self.queue.reporting("copying a buffer"):
-            size = min(target.size, source.size - offset)
-            cl.enqueue_copy(self.queue.handle, target, source, byte_count=size, src_offset=offset)
+            size = min(target.size - to, source.size - offset) if size is None else size
+            cl.enqueue_copy(self.queue.handle, target, source, byte_count=size, src_offset=offset, dst_offset=to)
 
     def fill_zero(self, buffer: cl.Buffer, size: int) -> None:
         """Set the first ``size`` bytes of a buffer to zero."""

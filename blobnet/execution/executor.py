@@ -10,6 +10,7 @@ import textwrap
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -22,7 +23,6 @@ from blobnet.device.child_builds import Trial
 from blobnet.device.device import Device
 from blobnet.device.memory import StagingRing
 from blobnet.device.programs import Programs
-from blobnet.device.queue import Queue
 from blobnet.errors import BuildError, FileError, OutOfMemoryError, PlanError, PromiseError, warn
 from blobnet.launch.kernel_call import CONSTANT, TABLES, Array, Batch, Blob, KernelCall, Tuning
 from blobnet.launch.task import BrokenVariant
@@ -71,8 +71,8 @@ class Launch:
 
     Attributes:
         call: what is launched.
-        kernel: the kernel object.
-        global_size: work-items, for the batch that was set last.
+        kernel: the kernel object of the first launch of a batch, which has a second one at most.
+        global_size: its work-items, for the batch that was set last.
         local_size: work-items of a group.
         enqueue: puts it into the queue, for the batch that was set last.
         firsts: how far behind where they are planned its arrays in a storage lie; 0 where it is not said.
@@ -82,7 +82,10 @@ class Launch:
     def __init__(self, device: Device, call: KernelCall, text: str, memory: Mapping[str, Any], batch: Batch) -> None:
         source = call.source
         self.call = call
-        self.kernel = device.programs.kernel(text, source.entry, f"kernel {call.kernel} ({call.label})")
+        make = partial(device.programs.kernel, text, source.entry, f"kernel {call.kernel} ({call.label})")
+        #: One for each launch of a batch, and what all of them are given.
+        self.kernel = make()
+        self._make, self._kernels, self._arguments = make, [self.kernel], dict[int, Any]()
         self.local_size = call.local_size or (1, 1, 1)
         self._queue = device.queue
         arguments = memory_arguments(call, memory)
@@ -93,30 +96,38 @@ class Launch:
         self.firsts: dict[str, int] = {}
         scalars = {name: index for index, name in enumerate(source.scalars, start=len(arguments))}
         sizes = {scalars[name]: np.int32(value) for name, value in call.sizes.items()}
+        #: Where the arguments begin that tell shards apart.
+        self._of_shards = len(arguments) + len(scalars)
         for index, argument in [*enumerate(arguments), *sizes.items()]:
-            self._queue.set_argument(self.kernel, index, argument)
+            self._set(index, argument)
         self._scalars = {name: index for name, index in scalars.items() if index not in sizes}
         self.takes_step = not {"WHOLE", "DIVISOR", "FIRST_SAMPLE"}.isdisjoint(self._scalars)
         self.set_batch(batch)
 
     def set_batch(self, batch: Batch) -> None:
         """Makes ``enqueue`` launch for a batch; nothing where none of its samples are this launch's."""
-        samples = self.call.samples_of(batch.count)
-        self.global_size = self.call.work_size(len(samples))
-        self.enqueue: Callable[[], object] = _launch_nothing
-        if samples or self.call.samples is None:
+        call, parts = self.call, self.call.parts(batch.count, batch.room)
+        while len(self._kernels) < len(parts):
+            self._kernels.append(self._make())
+            for index, argument in self._arguments.items():
+                self._queue.set_argument(self._kernels[-1], index, argument)
+        self.global_size = call.work_size(0)
+        made: list[Callable[[], object]] = []
+        for kernel, (shards, samples) in zip(self._kernels, parts, strict=False):
             values = batch.scalars(samples)
-            for name, index in self._scalars.items():
-                value = values[name]
-                self._queue.set_argument(self.kernel, index, _number(value))
-            self.enqueue = self._queue.prepare(self.kernel, self.global_size, self.local_size)
+            arguments = {index: _number(values[name]) for name, index in self._scalars.items()}
+            more = call.shards.arguments(shards.start, batch.room) if call.shards else ()
+            for index, value in [*arguments.items(), *enumerate(more, self._of_shards)]:
+                self._queue.set_argument(kernel, index, value)
+            size = call.work_size(len(samples), len(shards))
+            self.global_size = size if kernel is self.kernel else self.global_size
+            made.append(self._queue.prepare(kernel, size, self.local_size))
+        self.enqueue: Callable[[], object] = made[0] if len(made) == 1 else lambda: [launch() for launch in made]
 
-    def move(self, queue: Queue) -> None:
-        """Have ``enqueue`` put it into another queue of its device."""
-        if self._queue is not queue:
-            self._queue = queue
-            if self.enqueue is not _launch_nothing:
-                self.enqueue = queue.prepare(self.kernel, self.global_size, self.local_size)
+    def _set(self, index: int, value: Any) -> None:
+        self._arguments[index] = value
+        for kernel in self._kernels:
+            self._queue.set_argument(kernel, index, value)
 
     def takes(self, storage: str) -> bool:
         """Return True if some of its arrays lie in a storage."""
@@ -126,12 +137,12 @@ class Launch:
         """Takes the arrays in a storage so many elements behind where they are planned."""
         self.firsts[storage] = first
         for index, array in self._places.get(storage, ()):
-            self._queue.set_argument(self.kernel, index, np.int32(array.offset + first))
+            self._set(index, np.int32(array.offset + first))
 
     def use(self, storage: str, memory: Any) -> None:
         """Takes the arrays in a storage from other memory."""
         for index, _ in self._places.get(storage, ()):
-            self._queue.set_argument(self.kernel, index - 1, memory)
+            self._set(index - 1, memory)
 
 
 def memory_arguments(call: KernelCall, memory: Mapping[str, Any]) -> list[Any]:
@@ -159,12 +170,9 @@ def _trial(call: KernelCall) -> Trial:
     source, nowhere = call.source, dict.fromkeys(call.storages("read", "write", "update"))
     numbers = {**Batch(1).scalars(range(1)), **call.sizes}
     arguments = memory_arguments(call, nowhere) + [_number(numbers[name]) for name in source.scalars]
+    arguments += call.shards.arguments(0, 1) if call.shards else []
     values = tuple(None if argument is None else argument.tobytes() for argument in arguments)
     return Trial(source.entry, call.local_size or (1, 1, 1), values)
-
-
-def _launch_nothing() -> None:
-    """Do nothing: the launch of a call without samples."""
 
 
 def plan_for(
@@ -468,7 +476,8 @@ class Executor:
             self._bound[phase] = self._bind(self.plan.phase(phase), batch)
             self._takers.clear()
         elif self._batches[phase] != batch:
-            is_as_large = self._batches[phase].count == batch.count
+            before = self._batches[phase]
+            is_as_large = (before.count, before.of_shard) == (batch.count, batch.of_shard)
             for item in self._bound[phase]:
                 if item.takes_step or not is_as_large:
                     item.set_batch(batch)
@@ -572,8 +581,12 @@ def check_promise(
                 halo[first : first + plane.size] |= plane
         for role, array in call.arrays.items():
             if array.storage == storage and source.arrays[role] != "read":
-                samples = batch_size if array.side_by_side else count
-                allowed[array.offset : array.end(samples)] = True
+                # What each shard has for itself lies apart as full shards have it.
+                is_apart = call.shards and not array.persistent
+                samples = batch_size if array.side_by_side or is_apart else count
+                step = call.shards.moved.get(role, (0, 0))[0] if call.shards and array.persistent else 0
+                for shard in range(call.shards.count if step and call.shards else 1):
+                    allowed[array.offset + shard * step : array.end(samples) + shard * step] = True
         bits = f"u{after[storage].itemsize}"
         changed = before[storage].view(bits) != after[storage].view(bits)
         for bad, rule in (

@@ -13,6 +13,8 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from blobnet.hardware.device_model import HOST, DeviceModel
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_source import Macro
@@ -137,17 +139,37 @@ class GlobalSize:
 
 
 @dataclass(frozen=True)
+class Shards:
+    """The shards that a launch serves, one behind the other along a dimension of its work-items.
+
+    Attributes:
+        count: how many there are at most.
+        dimension: theirs.
+        moved: the roles whose memory is another one for each shard: by how many elements, and for each sample of one.
+    """
+
+    count: int
+    dimension: int
+    moved: Mapping[str, tuple[int, int]]
+
+    def arguments(self, first: int, size: int) -> list[np.generic]:
+        """What KernelSource.of_shards takes, from shard ``first`` on, of shards of ``size`` samples."""
+        return [np.int32(first), *(np.int64(fixed + size * each) for fixed, each in self.moved.values())]
+
+
+@dataclass(frozen=True)
 class KernelCall:
     """One launch.
 
     ``blobs`` and ``arrays`` give the kernel's roles. The macros of the roles, and GLOBAL_*, LOCAL_* and GAPLESS (no
     blob has anything between its rows) where the header asks, are added here. ``samples`` are those of the plan's batch
-    that the launch takes, None for all: a batch without any of them goes without the launch. ``gathers`` is the role of
-    an array in which each shard of a step has left its part, side by side: the call is made once for all shards of a
-    process, when those of all are there. ``combines`` are calls in whose place it is made (planning/combining.py), by
-    KernelSource.of_several of their kernel. With ``constant_sizes``
-    the program is for these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's
-    source where it is no file of kernels/; ``kernel`` is its name then.
+    that the launch takes, None for all: a batch without any of them goes without the launch. With ``shards`` it does
+    for each of several shards what it else does for one (planning/sharding.py), and ``samples`` are those of each.
+    ``gathers`` is the role of an array in which each shard of a step has left its part, side by side: the call is
+    made once for all shards of a process, when those of all are there. ``combines`` are calls in whose place it is made
+    (planning/combining.py), by KernelSource.of_several of their kernel. With ``constant_sizes`` the program is for
+    these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's source where it is no
+    file of kernels/; ``kernel`` is its name then.
 
     ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
     that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
@@ -166,6 +188,7 @@ class KernelCall:
     way: Variant | None = None
     task: Task | None = None
     samples: range | None = None
+    shards: Shards | None = None
     gathers: str = ""
     combines: tuple[KernelCall, ...] = ()
     constant_sizes: bool = False
@@ -224,7 +247,7 @@ class KernelCall:
         A kernel that writes zeros alone writes the halo.
         """
         if self.combines:
-            return sum(call.bytes(count) for call in self.combines)
+            return (self.shards.count if self.shards else 1) * sum(call.bytes(count) for call in self.combines)
         samples = len(self.samples_of(count))
         size = sum(
             (array.elements + samples * array.per_sample) * array.type.itemsize for array in self.arrays.values()
@@ -305,14 +328,28 @@ class KernelCall:
         return self.global_size.width, self.global_size.height, self.global_size.units
 
     def samples_of(self, count: int) -> range:
-        """The samples of a batch of ``count`` that this launch takes."""
+        """The samples of a batch, or of a shard, of ``count`` that this launch takes."""
         return range(count) if self.samples is None else self.samples[: max(0, count - self.samples.start)]
 
-    def work_size(self, count: int) -> tuple[int, int, int]:
-        """The global size for ``count`` samples, each dimension a multiple of the local one."""
+    def parts(self, count: int, of_shard: int) -> list[tuple[range, range]]:
+        """The launches for a batch of ``count``: the shards of each, and the samples that it takes of each of them.
+
+        A call for several shards is a launch for the full ones, of ``of_shard`` samples, and one for what is left.
+        """
+        parts = [(range(1), self.samples_of(count))]
+        if self.shards is not None:
+            full, rest = divmod(count, of_shard)
+            parts = [(range(full), self.samples_of(of_shard)), (range(full, full + 1), self.samples_of(rest))]
+        is_always = self.samples is None and self.shards is None
+        return [(shards, samples) for shards, samples in parts if shards and (samples or is_always)]
+
+    def work_size(self, count: int, shards: int = 1) -> tuple[int, int, int]:
+        """The global size for ``count`` samples, of each of ``shards``; each dimension a multiple of the local one."""
         local = self.local_size or (1, 1, 1)
-        sizes = self.global_size.of_batch(count)
-        return tuple(rounded_up(size, step) for size, step in zip(sizes, local, strict=True))  # type: ignore[return-value]
+        sizes = [rounded_up(*pair) for pair in zip(self.global_size.of_batch(count), local, strict=True)]
+        if self.shards is not None:
+            sizes[self.shards.dimension] *= shards
+        return sizes[0], sizes[1], sizes[2]
 
 
 @dataclass(frozen=True)
@@ -321,6 +358,7 @@ class Batch:
 
     Attributes:
         count: how many there are on the device.
+        of_shard: those of each of the shards that they are, but for the last one, which may have less; None: all.
         whole: how many there are in what batch norms are over, where that is the batches of several shards.
         shard: the number of the shard that they are.
         first: the number of the first one within its step, which may be made of several batches (random numbers).
@@ -328,6 +366,7 @@ class Batch:
     """
 
     count: int
+    of_shard: int | None = None
     whole: int | None = None
     shard: int = 0
     first: int = 0
@@ -339,6 +378,11 @@ class Batch:
         divisor = self.count if divisor is None else divisor or 1.0
         return replace(self, divisor=divisor / weight if weight else math.inf)
 
+    @property
+    def room(self) -> int:
+        """The samples of a full shard."""
+        return self.of_shard or max(1, self.count)
+
     def scalars(self, samples: range) -> dict[str, int | float]:
         """The values of all scalar arguments that kernels may have, for a launch that takes these samples.
 
@@ -346,8 +390,9 @@ class Batch:
         """
         return {
             "COUNT": len(samples),
-            "WHOLE": self.count if self.whole is None else self.whole,
+            "WHOLE": len(samples) if self.whole is None else self.whole,
             "SHARD": self.shard,
+            "FILLED_SHARDS": -(-self.count // self.room),
             "FIRST": samples.start,
             "FIRST_SAMPLE": self.first + samples.start,
             "DIVISOR": float(self.count if self.divisor is None or isinstance(self.divisor, tuple) else self.divisor),

@@ -50,8 +50,12 @@ _DATA_ALONE = "read data alone"
 #: How it says that a kernel takes a blob in the numbers that it computes with, and no others.
 _FLOAT32_ALONE = "float32 alone"
 #: Arguments whose values depend on the batch, and their types; those of others come with the call.
-BATCH_SCALARS = {"COUNT": int, "WHOLE": int, "SHARD": int, "FIRST": int, "FIRST_SAMPLE": int, "DIVISOR": float}
+BATCH_SCALARS = dict.fromkeys(("COUNT", "WHOLE", "SHARD", "FILLED_SHARDS", "FIRST", "FIRST_SAMPLE"), int) | {
+    "DIVISOR": float
+}
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*$")
+#: A parameter of a generated kernel.
+_POINTER = re.compile(r"\*restrict (\w+)")
 _INCLUDE = r'^#include "([^"]+)"'
 
 
@@ -146,6 +150,45 @@ class KernelSource:
         return replace(
             self, name=f"{self.name}_several", text=text, arrays=arrays_of_all, scalars=("ROWS",), combined=None
         )
+
+    def of_shards(self, moved: Iterable[str], dimension: int, groups: int) -> KernelSource:
+        """The kernel of a launch that does the same for each of several shards, which it counts along a dimension.
+
+        What the kernel asks of its work-items is what it would be told in a launch for one shard, and its pointers to
+        ``moved`` roles are those of the shard. Behind its arguments come the first shard, and by how many elements each
+        such pointer moves from one to the next.
+
+        Args:
+            moved: the roles, by name.
+            dimension: along which shards lie one after another.
+            groups: work-groups of a shard along it, however many samples it has.
+        """
+        assert "FIRST_SAMPLE" not in self.scalars, "random numbers are for launches of all samples"
+        pointers = [role.lower() if role in self.blobs else f"{role.lower()}_array" for role in moved]
+        begin = re.search(rf"\bvoid\s+{self.entry}\(", self.text)
+        assert begin is not None, "a kernel's text has the kernel"
+        if self.is_generated:
+            named = dict(zip((*self.blobs, *self.arrays), _POINTER.findall(self.text, begin.end()), strict=False))
+            pointers = [named[role] for role in moved]
+        end = _closing(self.text, begin.end())
+        arguments = "".join(f", const long {name}_of_shard" for name in pointers)
+        moves = "".join(f"    {name} += in_launch * {name}_of_shard;\n" for name in pointers)
+        part = ("(size_t)0", "group_in_launch()") if groups == 1 else ("{0} % {1}", "{0} / {1}")
+        group, number = (text.format("group_in_launch()", groups) for text in part)
+        defined = (
+            ("get_group_id", group),
+            ("get_num_groups", f"(size_t){groups}"),
+            ("get_global_size", f"{groups} * get_local_size({dimension})"),
+            ("get_global_id", f"get_group_id({dimension}) * get_local_size({dimension}) + get_local_id({dimension})"),
+        )
+        text = f"inline int group_in_launch(void)\n{{\n    return get_group_id({dimension});\n}}\n" + "".join(
+            f"#define {name}(dimension) ((dimension) == {dimension} ? {value} : {name}(dimension))\n"
+            for name, value in defined
+        )
+        body = self.text.index("{", end) + 1
+        text += f"{self.text[:end]}, const int first_shard{arguments}{self.text[end:body]}\n"
+        text += f"    const long in_launch = first_shard + {number};\n{moves}{self.text[body:]}"
+        return replace(self, text=text)
 
     @property
     def entry(self) -> str:
@@ -244,6 +287,15 @@ def check_names(subject: str, kind: str, given: Iterable[str], declared: Iterabl
     if missing or unknown:
         rule = f"the {kind} given must be those that its header declares"
         raise KernelError(subject, rule, missing=sorted(missing), unknown=sorted(unknown))
+
+
+def _closing(text: str, place: int) -> int:
+    """Where the parenthesis closes behind whose opening a place is."""
+    depth = 1
+    while depth:
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        place += 1
+    return place - 1
 
 
 @lru_cache(1 << 14, typed=True)

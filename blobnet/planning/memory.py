@@ -1,4 +1,4 @@
-"""Pass 11: a buffer for every storage: lifetimes, reuse, and zeroing of halos where reused memory changes geometry."""
+"""Pass 12: a buffer for every storage: lifetimes, reuse, and zeroing of halos where reused memory changes geometry."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from blobnet.errors import PlanError
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, row_group
 from blobnet.memory.blob import FLOAT32, StorageType
-from blobnet.network.ends import TOTALS
 from blobnet.network.parameters import READ_OVERRUN
 from blobnet.planning.constants import PhasedCall
 from blobnet.planning.request import Request
-from blobnet.planning.statistics import STATISTICS
+from blobnet.planning.sharding import result_sizes
 
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MAX_ELEMENTS = 1 << 30
@@ -340,12 +339,7 @@ def _persistent(request: Request, calls: Sequence[PhasedCall]) -> list[Buffer]:
     for entry in request.entries:
         sizes |= entry.memory(sample_slots(request.tuning.model))
     sizes["step"] = (STEP_WORDS, 0)
-    if request.training:
-        sizes["gradients"] = (max(1, request.parameters.trainable_elements), 0)
-    if request.statistics:
-        sizes[STATISTICS] = (len(request.statistics), 0)
-    if request.heads:
-        sizes["totals"] = (len(request.heads) * TOTALS, 0)
+    sizes |= {name: (request.at_once * size, 0) for name, size in result_sizes(request).items()}
     for head in request.heads:
         sizes |= head.memory()
     others: dict[str, int] = {}

@@ -22,6 +22,7 @@ from blobnet.planning.report import report
 from blobnet.planning.request import Request
 from blobnet.planning.roles import Roles, assign_roles
 from blobnet.planning.schedule import Scheduled, halos_read, schedule
+from blobnet.planning.sharding import with_shards
 from blobnet.planning.sites import make_sites
 from blobnet.planning.statistics import with_own_statistics
 from blobnet.support.garbage import gc_paused
@@ -173,6 +174,7 @@ def _plan(request: Request) -> Plan:
     calls = with_constants(calls, request.changing_parameters)
     calls = with_own_statistics(calls, request.statistics)
     calls = with_combined(request, calls)
+    calls = with_shards(request, calls)
     results = {places.regions[index].storage.name for _, index in request.graph.exits}
     wanted = {index for _, index in request.graph.entries} & deltas.regions.keys() if request.input_delta else set()
     memory = allocate(request, calls, results, {deltas.regions[index].storage.name for index in wanted})

@@ -20,6 +20,7 @@ class Request:
     Attributes:
         graph: what to plan.
         batch_size: the most samples at once.
+        at_once: shards of a step that these are, each of as many samples, which gradients and statistics stay apart of.
         loss: what to measure at the output, or at each of several outputs; training needs that.
         training: whether to plan the backward pass too.
         tuning: values for the kernels' tunables; each request has a copy of its own.
@@ -58,6 +59,7 @@ class Request:
     shards: int = 1
     in_batches: bool = False
     statistics: range = range(0)
+    at_once: int = 1
 
     def __post_init__(self) -> None:
         if self.training and not self.loss:
@@ -70,6 +72,11 @@ class Request:
         object.__setattr__(self, "tuning", replace(self.tuning or Tuning()))
         if self.training and self.parameters.type != FLOAT32:
             raise PlanError("parameters", "what is trained must be float32", type=self.parameters.type.name)
+
+    @property
+    def of_shard(self) -> int:
+        """Samples of a shard."""
+        return self.batch_size // self.at_once
 
     @property
     def changing_parameters(self) -> int:

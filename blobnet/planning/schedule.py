@@ -36,7 +36,7 @@ def schedule(request: Request, roles: Roles, fusion: Fusion) -> tuple[Scheduled,
             calls += _made("forward", vertex, FORWARD, vertex.layer.forward(site))
     for head in request.heads:
         site = fusion.sites[head.index]
-        made = head.calls(site.output, site.output_delta, request.tuning, request.batch_size)
+        made = head.calls(site.output, site.output_delta, request.tuning, request.of_shard)
         calls += [Scheduled(head.phase, None, call) for call in made]
     if request.training:
         calls += [Scheduled("loss", None, call) for call in totals_call(request.heads)]

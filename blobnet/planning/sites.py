@@ -49,7 +49,7 @@ def make_sites(
             in_place_of=places.in_place_of.get(vertex.index),
             copy_reasons={end[1]: places.copy_reasons[end] for end in ends if end in places.copy_reasons},
             delta_copy_reasons={end[1]: deltas.copy_reasons[end] for end in ends if end in deltas.copy_reasons},
-            batch_size=request.batch_size,
+            batch_size=request.of_shard,
             sample_type=entries[vertex.index].sample_type if vertex.index in entries else "float32",
             augmented=vertex.index in entries and entries[vertex.index].augmented,
             tuning=request.tuning,
@@ -78,7 +78,11 @@ def _memory(
                 return gradient_parts(request, vertex, name)
             name, elements = f"{name} gradient", piece.elements
         if kind is ArrayKind.SHARED:
-            return Array(entry.buffer(name) if entry and name != "step" else name, 0, persistent=True)
+            if entry is None or name == "step":
+                return Array(name, 0, persistent=True)
+            # A batch's rows say which of the samples it has, so these are not the batch's.
+            buffer = entry.buffer(name)
+            return Array(buffer, 0, 0 if name == "samples" else entry.memory(1)[buffer][1], persistent=True)
         asked = Array(f"{vertex.name}/{name}", elements, per_sample, persistent=kind is ArrayKind.COMMON)
         found = known.setdefault(name, asked)
         if found != asked:

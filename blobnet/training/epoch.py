@@ -22,16 +22,23 @@ class Run(NamedTuple):
     """A run of the plan.
 
     Attributes:
-        shard: among those of the rank.
+        shard: among those of the rank; the first one, where there are several at once.
         number: which run of its shard in the step it is.
         place: of its first sample in the epoch; None where it follows from the batches before.
         job: the loader's.
+        of_shard: the samples of each shard at once, of which the last one may have less; None: there is one.
     """
 
     shard: int
     number: int
     place: int | None
     job: Any
+    of_shard: int | None = None
+
+    def parts(self, count: int) -> list[slice]:
+        """The samples of each shard, of ``count``."""
+        room = self.of_shard or count
+        return [slice(first, min(first + room, count)) for first in range(0, count, room)]
 
 
 class PlannedStep(NamedTuple):
@@ -49,11 +56,17 @@ class PlannedStep(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A batch on the device: its samples, the place of its first one in the epoch, and its weight at each output."""
+    """A batch on the device.
+
+    Attributes:
+        samples: how many there are.
+        place: of the first one in the epoch.
+        weights: of each of its shards at each output.
+    """
 
     samples: int
     place: int
-    weights: tuple[float, ...]
+    weights: list[tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -141,7 +154,7 @@ class Epoch:
         if self._sample_weights is not None and self._order is not None:
             chosen = self._order[place : place + count]
             weights = [None if own is None else own[chosen] for own in self._sample_weights]
-        return Loaded(count, place, self._step.weigh(self._loader.labels, weights))
+        return Loaded(count, place, self._step.weigh(self._loader.labels, weights, run.parts(count)))
 
     def _jobs(self, steps: Iterator[PlannedStep]) -> Iterator[Any]:
         for planned in steps:
@@ -154,7 +167,9 @@ class Epoch:
         run, count = self._coming.popleft(), len(labels[0])
         place = self._changed if run.place is None else run.place
         if self._rows is not None and self._step.changes.moves_labels:
-            self._step.changes.move_labels(labels, self._rows.of(place, count))
+            rows = self._rows.of(place, count)
+            for part in run.parts(count):
+                self._step.changes.move_labels([own[part] for own in labels], rows[part])
         self._changed = place + count
 
     def first_not_finite(self, number: int) -> str | None:
@@ -191,10 +206,11 @@ class Epoch:
                 [slice(place, min(place + size, end)) for place in range(start, min(start + room, end), size)]
                 for start in starts
             ]
+            own = every[step.own_shards.start : step.own_shards.stop]
             runs = [
-                Run(shard, number, part.start, order[part])
-                for shard, own in enumerate(every[step.own_shards.start : step.own_shards.stop])
-                for number, part in enumerate(own)
+                Run(shard, number, part.start, order[part], of_shard)
+                for shard, of_shard, parts in self._together(own, size)
+                for number, part in enumerate(parts)
             ]
             samples = min(in_step, end - first)
             yield PlannedStep(self._in_turn(runs), (-(-samples // batch_size), samples), _counts(every))
@@ -216,13 +232,27 @@ class Epoch:
                 room = -(-count // step.settings.shards)
                 for start, parts in zip(range(0, count, room), every, strict=False):
                     parts.append(slice(start, min(start + room, count)))
-                for shard, number in enumerate(step.own_shards):
-                    if number * room < count:
-                        part = every[number][-1]
-                        own = tuple(x[part] for x in samples), tuple(y[part] for y in labels)
-                        runs.append(Run(shard, len(every[number]) - 1, place + part.start, iter([own])))
+                own = [parts[-1:] if number * room < count else [] for number, parts in enumerate(every)]
+                mine = own[step.own_shards.start : step.own_shards.stop]
+                for shard, of_shard, parts in self._together(mine, room):
+                    for part in parts:
+                        job = tuple(x[part] for x in samples), tuple(y[part] for y in labels)
+                        number = len(every[step.own_shards[shard]]) - 1
+                        runs.append(Run(shard, number, place + part.start, iter([job]), of_shard))
                 place += count
             yield PlannedStep(self._in_turn(runs), (len(some), place - first), _counts(every))
+
+    def _together(self, parts: Sequence[list[slice]], room: int) -> Iterator[tuple[int, int | None, list[slice]]]:
+        """The shards that run together: the first one, the room of each if there are several, and their data.
+
+        ``parts`` are those of each shard, each of ``room`` samples at most. Those of shards at once are one run's.
+        """
+        at_once = self._step.plan.request.at_once
+        for shard in range(0, len(parts), at_once):
+            own = [part for of_shard in parts[shard : shard + at_once] for part in of_shard]
+            if at_once > 1 and own:
+                own = [slice(own[0].start, own[-1].stop)]
+            yield shard, room if at_once > 1 else None, own
 
 
 def _counts(parts: Sequence[Sequence[slice]]) -> list[list[int]]:

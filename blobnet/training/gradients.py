@@ -1,6 +1,6 @@
 """The gradients of a step: of one run of the plan, or as a sum over several.
 
-The loop over data knows nothing else of shards, lanes and lockstep than what stands here.
+The loop over data knows nothing else of shards and lockstep than what stands here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Gradients:
 
     def add(self, run: Run, loaded: Loaded) -> None:
         """Compute the gradients of the batch of a run, and add them."""
-        self._step.compute_gradients(Batch(loaded.samples, divisor=loaded.weights))
+        self._step.compute_gradients(Batch(loaded.samples, divisor=loaded.weights[0]))
 
     def finish(self) -> bool:
         """Make the gradients those of the step, on all ranks; the last runs of a step may be missing.
@@ -46,7 +46,7 @@ class Gradients:
 
 
 class SummedGradients(Gradients):
-    """Gradients of steps of several runs, which are computed shard by shard.
+    """Gradients of steps of several shards or batches, which are computed run by run.
 
     How much the samples to come weigh is not known yet, so the sum is brought to scale at its end. There is one sum for
     all outputs, whose batches weigh the same (``fit`` sees to it).
@@ -54,30 +54,34 @@ class SummedGradients(Gradients):
 
     def start(self, planned: PlannedStep, first: int) -> None:
         super().start(planned, first)
-        self._shard, self._weight = -1, 0.0
+        self._weights = list[float]()
+        self._number, self._at_once = -1, self._step.plan.request.at_once
+        self._runs = len(self._step.own_shards) // self._at_once
         self._last = planned.runs[-1] if planned.runs else None
 
-    def _go_to(self, shard: int) -> None:
-        """Ends the shards before one, of which some may have no runs, and begins it."""
-        while self._shard < shard:
-            if self._shard >= 0:
-                self._step.sum.end(self._weight)
-            self._shard, self._weight = self._shard + 1, 0.0
-            self._step.sum.begin(self._shard)
+    def _go_to(self, number: int) -> None:
+        """Ends the shards at once before a number, of which some may have no runs, and begins those."""
+        while self._number < number:
+            if self._number >= 0:
+                self._step.sum.end(self._weights)
+            self._number, self._weights = self._number + 1, [0.0] * self._at_once
+            self._step.sum.begin(self._number)
 
     def expect(self, run: Run) -> None:
-        self._go_to(run.shard)
+        self._go_to(run.shard // self._at_once)
 
     def add(self, run: Run, loaded: Loaded) -> None:
-        batch = Batch(loaded.samples, first=loaded.place - self._first, divisor=self._size)
-        is_last = run is self._last and run.shard == len(self._step.own_shards) - 1
+        first = loaded.place - self._first
+        batch = Batch(loaded.samples, of_shard=run.of_shard, first=first, divisor=self._size)
+        is_last = run is self._last and self._number == self._runs - 1
         self._step.compute_gradients(batch, exchanging=is_last)
         self._step.sum.add()
-        self._weight += loaded.weights[0]
+        for place, weights in enumerate(loaded.weights):
+            self._weights[place] += weights[0]
 
     def finish(self) -> bool:
-        self._go_to(len(self._step.own_shards) - 1)
-        self._step.sum.end(self._weight)
+        self._go_to(self._runs - 1)
+        self._step.sum.end(self._weights)
         return self._step.sum.finish(self._size)
 
 
@@ -105,7 +109,7 @@ class LockstepGradients(Gradients):
         of_all = {"whole": sum(self._counts[run.number]), "shard": self._step.own_shards[run.shard]}
         batch = Batch(loaded.samples, first=loaded.place - self._first, divisor=self._size, **of_all)
         self._step.begin_gradients(run.shard, batch)
-        self._weights[run.shard] += loaded.weights[0]
+        self._weights[run.shard] += loaded.weights[0][0]
 
     def finish(self) -> bool:
         self._go_to(len(self._counts))

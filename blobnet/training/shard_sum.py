@@ -8,23 +8,21 @@ elements as the one before, and then the other way to bring the sums back to all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet.execution.executor import Executor, Launch
-from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
+from blobnet.launch.kernel_call import Array, Batch, GlobalSize, KernelCall
 from blobnet.memory.blob import FLOAT32
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable
 from blobnet.parallel.world import World
 from blobnet.planning import STATISTICS
-from blobnet.training.lanes import Lanes
 from blobnet.training.settings import ORDERED, TrainingSettings
 from blobnet.training.weight_buffers import GRADIENT_SUM, SUM_SCALE, Sums, half, statistics_of
 
@@ -33,16 +31,22 @@ BUCKET = 16 << 20
 
 
 def sums_of(
-    graph: Graph, table: ParameterTable, settings: TrainingSettings, world: World, *, accumulate: bool = False
+    graph: Graph,
+    table: ParameterTable,
+    settings: TrainingSettings,
+    world: World,
+    *,
+    accumulate: bool = False,
+    at_once: int = 1,
 ) -> Sums:
     """Return the sums that a rank keeps of a step of several batches (``accumulate``) or shards."""
     if settings.shards == 1:
         return Sums(table.trainable_elements, range(0), int(accumulate))
-    own = settings.shards // world.size
+    own = settings.shards // world.size // at_once
     # One for each level of the tree of the rank's own. A shard that is the right one of two is added to the left one
     # itself; where it is made of several batches, these must be added to each other first.
     count = own.bit_length() if accumulate else max(1, own.bit_length() - 1)
-    sums = Sums(table.trainable_elements, statistics_of(graph, table), count, accumulate)
+    sums = Sums(table.trainable_elements, statistics_of(graph, table), count, accumulate, at_once=at_once)
     if settings.sync_batch_norm:  # Statistics are those of all shards at once.
         sums = replace(sums, statistics=range(0), count=own, in_step=True)
     if world.size == 1:
@@ -121,8 +125,7 @@ class _Part:
         executor: see ShardSum.
         sums: where they lie.
         world: the ranks.
-        last: the number of the rank's last shard, behind which its sum is whole.
-        left: the buffers that this shard leaves what it has computed in.
+        last: the number of the rank's last run, behind which its sum is whole; None where the run leaves it there.
 
     Attributes:
         ready: behind how many launches of the backward pass its gradients are done.
@@ -130,17 +133,14 @@ class _Part:
         merge: adds up the sums of the rank's shards.
     """
 
-    def __init__(
-        self, part: range, executor: Executor, sums: Sums, world: World, last: int, left: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, part: range, executor: Executor, sums: Sums, world: World, last: int | None) -> None:
         model = executor.plan.request.tuning.model
         self._part, self._executor, self._sums, self._world = part, executor, sums, world
         calls = executor.plan.phase("backward")
         touching = [number for number, call in enumerate(calls, 1) if _touches(call, part)]
         self.ready = max(touching, default=0)
-        place = sums.place_of(last)
-        is_there = left["gradients"] is executor.buffers.get(GRADIENT_SUM)
-        self.accumulate = [] if is_there else executor.bind(sums.accumulate_call(place, model, part), 0, left)
+        place = sums.place_of(last or 0)
+        self.accumulate = executor.bind(sums.accumulate_call(place, model, part) if last is not None else [], 0)
         merges = [sums.merge_call(number, model, part) for number in range(place, 0, -1)]
         self.merge = executor.bind([call for calls in merges for call in calls], 0)
         whole = sums.goes_whole(part)
@@ -192,36 +192,38 @@ class ShardSum:
         shards: of a step, over all ranks.
         world: the ranks.
         totals: numbers that the losses add to in ``totals``, which holds as many for each of the rank's shards.
-        lanes: what computes the rank's shards.
     """
 
-    def __init__(self, executor: Executor, sums: Sums, shards: int, world: World, totals: int, lanes: Lanes) -> None:
+    def __init__(self, executor: Executor, sums: Sums, shards: int, world: World, totals: int) -> None:
         self._executor, self._sums, self._shards, self._world, self._totals = executor, sums, shards, world, totals
-        self._own, self._lanes = shards // world.size, lanes
+        self._own = shards // world.size
+        #: Runs of the plan, of shards at once.
+        self._runs = self._own // sums.at_once
         self._number, self._place, self._weights = 0, 0, list[float]()
+        #: Whether a single shard leaves its gradients where the sum is; what it receives goes where they else were.
+        self._is_summed = self._own == 1 and bool(sums.parts) and not (sums.of_batches or sums.in_step)
+        self._computing = executor
+        if self._is_summed:
+            shared = {**executor.buffers, "gradients": executor.buffers[GRADIENT_SUM]}
+            self._computing = Executor(executor.device, executor.plan, shared, debug=executor.debug)
+        self._samples = [name for entry in executor.plan.request.entries for name in entry.memory(1)]
+        self._samples += [name for head in executor.plan.request.heads for name in head.memory()]
         #: What the losses of each shard of all ranks have come to, behind the last step.
         self.totals: npt.NDArray[np.float32] | None = None
-        #: For each lane, the buffers that its shards leave what they have computed in.
-        self._left = [
-            {name: lane.buffers[name] for name in ("gradients", STATISTICS) if name in lane.buffers}
-            for lane in lanes.executors
-        ]
-        last = self._own - 1
-        self._parts = [
-            _Part(part, executor, sums, world, last, self._left[last % len(self._left)]) for part in sums.parts
-        ]
+        last = None if self._is_summed else self._runs - 1
+        self._parts = [_Part(part, executor, sums, world, last) for part in sums.parts]
         #: Of the parts that are exchanged, from the one that began first on.
         self._exchanging: list[Iterator[None]] = []
         model = executor.plan.request.tuning.model
 
-        def bind(calls: list[KernelCall], left: Mapping[str, Any] = MappingProxyType({})) -> list[Launch]:
-            return executor.bind(calls, 0, left)
+        def bind(calls: list[KernelCall]) -> list[Launch]:
+            return executor.bind(calls, 0)
 
         numbers = range(sums.count)
-        #: For each lane, and each of the sums.
-        self._accumulate = [
-            [bind(sums.accumulate_call(number, model), left) for number in numbers] for left in self._left
-        ]
+        #: For each of the sums.
+        self._accumulate = [bind(sums.accumulate_call(number, model)) for number in numbers]
+        self._adding = [*self._accumulate, *(part.accumulate for part in self._parts)]
+        self._batch = Batch(0)
         self._finish = bind(sums.finish_calls(model) if sums.count else [])
         if shards == 1:
             return
@@ -235,8 +237,21 @@ class ShardSum:
             tree = [call for place, far in pairs for call in sums.merge_call(place, model, distance=far)]
             self._tree = bind(tree)
             return
-        self._take = [[bind(sums.take_call(number, model), left) for number in numbers] for left in self._left]
+        self._take = [bind(sums.take_call(number, model)) for number in numbers]
+        for item in (item for launches in self._take for item in launches):
+            item.set_batch(Batch(sums.at_once, of_shard=1))  # All shards have some.
         self._merge = [[], *(bind(sums.merge_call(number, model)) for number in numbers[1:])]
+
+    def take(self, batch: Batch) -> Executor:
+        """Take the batch that is loaded; return what computes it."""
+        if (batch.count, batch.of_shard) != (self._batch.count, self._batch.of_shard):
+            self._batch = batch
+            for item in (item for launches in self._adding for item in launches):
+                item.set_batch(batch)
+        if self._computing is not self._executor:
+            for name in self._samples:
+                self._computing.take(self._executor, name)
+        return self._computing
 
     def behind(self) -> list[tuple[int, Callable[[], None]]]:
         """What to do within the backward pass of the rank's last batch, and behind how many of its launches.
@@ -260,28 +275,30 @@ class ShardSum:
         self._exchanging = [own for own in self._exchanging if next(own, self) is not self]
 
     def begin(self, number: int) -> None:
-        """Before the batches of a shard, by its number among those of the rank."""
+        """Before the batches of a shard, or of shards at once, by the number among those of the rank."""
+        self._number, self._place, at_once = number, self._sums.place_of(number), self._sums.at_once
         if self._shards == 1:
             return
-        self._number = number
-        self._place = self._sums.place_of(number)
-        self._lanes.begin(number)
-        self._lanes.executor.place("totals", number * self._totals)
+        if statistics := self._sums.statistics:
+            executor = self._executor
+            offset, size = FLOAT32.itemsize * statistics.start, FLOAT32.itemsize * len(statistics)
+            for shard in range(at_once):
+                kept, parameters = executor.buffers[STATISTICS], executor.buffers["parameters"]
+                executor.device.memory.copy(parameters, kept, offset, shard * size, size)
+        self._computing.place("totals", number * at_once * self._totals)
 
     def add(self) -> None:
         """Adds the gradients of a batch to those of its shard, but for parts that are exchanged by now."""
-        if self._lanes.is_summed:
-            return
-        whole = self._accumulate[self._lanes.number][self._place]
-        self._launch_later(self._parts[-1].accumulate if self._exchanging else whole)
+        if not self._is_summed:
+            self._launch(self._parts[-1].accumulate if self._exchanging else self._accumulate[self._place])
 
-    def end(self, weight: float) -> None:
-        """Behind the batches of a shard, of which there may be none; ``weight`` is that of its samples."""
-        self._weights.append(weight)
+    def end(self, weights: Sequence[float]) -> None:
+        """Behind the batches of a shard, or of those at once, of which there may be none: with the weight of each."""
+        self._weights += weights
         if self._shards == 1:
             return
         number, place = self._number, self._place
-        launches = [*self._take[self._lanes.number][place]]
+        launches = [*self._take[place]]
         if self._exchanging:
             launches += self._parts[-1].merge
             number = 0
@@ -290,9 +307,9 @@ class ShardSum:
         while number & 1:
             launches += self._merge[place]
             number, place = number >> 1, place - 1
-        if self._number == self._own - 1:
+        if self._number == self._runs - 1:
             launches += self._first_total
-        self._launch_later(launches)
+        self._launch(launches)
 
     def end_together(self, weights: Sequence[float]) -> None:
         """Behind all batches of all of the rank's shards, which were computed in step: with the weight of each."""
@@ -307,7 +324,6 @@ class ShardSum:
             Whether the losses of all ranks are finite, where there are several; if one is not, the next step of the
             optimizer changes nothing on any.
         """
-        self._lanes.run()
         executor, world, is_finite = self._executor, self._world, True
         weights, self._weights = self._weights, []
         if world.size > 1:
@@ -335,10 +351,6 @@ class ShardSum:
 
     def _launch(self, launches: Sequence[Launch]) -> None:
         self._executor.launch(launches, 0)
-
-    def _launch_later(self, launches: Sequence[Launch]) -> None:
-        """Launches once shards have left what they take."""
-        self._lanes.later(partial(self._launch, launches))
 
 
 def _first_total(shards: int, totals: int) -> KernelCall:

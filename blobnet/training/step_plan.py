@@ -9,7 +9,8 @@ from typing import Any
 
 from blobnet.device.device import Device
 from blobnet.errors import PlanError
-from blobnet.execution.executor import is_checked, plan_for
+from blobnet.execution.executor import plan_for
+from blobnet.hardware.device_model import DeviceModel
 from blobnet.memory.blob import FLOAT32
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable, parameter_table
@@ -17,7 +18,6 @@ from blobnet.network.patterns import rate_factors
 from blobnet.parallel.world import ALONE, World
 from blobnet.planning import Plan
 from blobnet.training import weight_buffers
-from blobnet.training.lanes import lane_counts, memory_of_lanes, settings_of
 from blobnet.training.lockstep import memory_of_shards
 from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import sums_of
@@ -54,14 +54,12 @@ class StepPlan:
     Attributes:
         plan: what runs; its ``parameters`` say what is trained.
         sums: the sums of gradients, where a step is made of several batches or shards.
-        lanes: how many shards are computed at a time.
         memory: elements of the float32 buffers that the step keeps besides the plan's.
         bytes: of all that it holds on the device.
     """
 
     plan: Plan
     sums: Sums
-    lanes: int
     memory: Mapping[str, int]
     bytes: int
 
@@ -80,14 +78,10 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
         ShapeError: a loss does not fit its output.
     """
     shards, own = settings.shards, settings.shards // context.world.size
-    in_step, is_debugged = settings.sync_batch_norm, is_checked(context.debug)
-    of_shard = settings.batch_size // shards
+    in_step, of_shard = settings.sync_batch_norm, settings.batch_size // shards
     batch_size = context.batch_size or of_shard
     accumulate = settings.accumulate > 1 or batch_size < of_shard
     table = parameter_table(graph, settings.freeze, rate_factors(graph, settings.optimizer.factors))
-    sums = sums_of(graph, table, settings, context.world, accumulate=accumulate)
-    memory = memory_of(settings, table, sums)
-    state = FLOAT32.itemsize * sum(memory.values()) + (table.bytes if settings.average is not None else 0)
     wanted: dict[str, Any] = {
         "loss": settings.loss,
         "training": True,
@@ -97,21 +91,38 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
         "augmented": settings.augment.input or False,
         "shards": shards if in_step else 1,
     }
-    one_by_one = in_step or accumulate or is_debugged
-    for lanes in [1] if one_by_one else lane_counts(device.model, graph, batch_size, own):
+    for at_once in [1] if in_step or accumulate else counts_at_once(device.model, own):
+        sums = sums_of(graph, table, settings, context.world, accumulate=accumulate, at_once=at_once)
+        memory = memory_of(settings, table, sums)
+        state = FLOAT32.itemsize * sum(memory.values()) + (table.bytes if settings.average is not None else 0)
 
-        def besides(plan: Plan, lanes: int = lanes) -> int:
-            return state + (memory_of_shards(plan, own) if in_step else memory_of_lanes(plan, lanes, own))
+        def besides(plan: Plan, state: int = state) -> int:
+            return state + (memory_of_shards(plan, own) if in_step else 0)
 
-        more = settings_of(sums, own, lanes, accumulate=accumulate)
+        more = of_shards(sums, own, accumulate=accumulate)
         try:
-            plan = plan_for(device, graph, batch_size, reserved=besides, **wanted, **more)
+            plan = plan_for(device, graph, batch_size * at_once, reserved=besides, **wanted, **more)
         except PlanError:  # Of fewer shards at a time there is less to keep.
-            if lanes == 1:
+            if at_once == 1:
                 raise
         else:
-            return StepPlan(plan, sums, lanes, memory, plan.bytes() + besides(plan))
-    raise AssertionError("the last count of lanes is 1")
+            return StepPlan(plan, sums, memory, plan.bytes() + besides(plan))
+    raise AssertionError("the last count is 1")
+
+
+def counts_at_once(kind: DeviceModel, shards: int) -> list[int]:
+    """How many of a process's shards such a device may compute at once: the first count that fits; the last is 1.
+
+    The samples of a shard may be too few to fill a GPU; one shard fills a host's cores.
+    """
+    return [1] if kind.is_host else [shards >> halves for halves in range(shards.bit_length())]
+
+
+def of_shards(sums: Sums, shards: int, *, accumulate: bool = False) -> dict[str, Any]:
+    """What a plan of a process's shards is asked for with, where their sums are such: see Request."""
+    # Shards that are computed in step have each what is made of the parameters for itself.
+    in_batches = not sums.in_step and (accumulate or shards > sums.at_once)
+    return {"statistics": sums.statistics, "in_batches": in_batches, "at_once": sums.at_once}
 
 
 def sizes_of_parts(settings: TrainingSettings) -> list[int]:

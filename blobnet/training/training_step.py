@@ -25,7 +25,6 @@ from blobnet.optimizers.base import HYPERPARAMETERS
 from blobnet.planning import STEP_WORDS
 from blobnet.training.changes import SampleChanges
 from blobnet.training.kept import StepState
-from blobnet.training.lanes import Lanes
 from blobnet.training.lockstep import Lockstep
 from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import ShardSum
@@ -106,7 +105,7 @@ class TrainingStep:
         #: Of the totals of each shard.
         self._totals = len(self.heads) * TOTALS
         if sums.parts:
-            buffers["gradients"] = allocate(self.plan.buffers["gradients"].bytes(self.batch_size))
+            buffers["gradients"] = allocate(self.plan.buffers["gradients"].bytes(self.plan.batch_size))
         if own > 1:
             buffers["totals"] = device.memory.allocate(FLOAT32.itemsize * own * self._totals)
         self.executor = Executor(device, self.plan, buffers, debug=context.debug)
@@ -114,7 +113,8 @@ class TrainingStep:
         self.lockstep: Lockstep | None = None
         if sums.in_step:
             self.lockstep = Lockstep(self.executor, sums, self.own_shards, self.world, self._totals)
-        self.lanes = Lanes(self.executor, made.lanes, own, sums)
+        #: The sum of the gradients, where a step is made of several batches.
+        self.sum = ShardSum(self.executor, sums, settings.shards, self.world, self._totals)
         for head, numbers in zip(self.heads, self._class_weights, strict=True):
             if numbers is not None:
                 self.executor.write_array(head.buffer("class_weights"), numbers)
@@ -123,13 +123,11 @@ class TrainingStep:
         self._is_over = False
         #: The number of the step that launches have been told last.
         self._told: int | None = None
-        #: The sum of the gradients, where a step is made of several batches.
-        self.sum = ShardSum(self.executor, sums, settings.shards, self.world, self._totals, self.lanes)
 
     @property
     def batch_size(self) -> int:
-        """The most samples at once."""
-        return self.plan.batch_size
+        """The most samples of a shard at once."""
+        return self.plan.request.of_shard
 
     @property
     def parts(self) -> int:
@@ -153,25 +151,33 @@ class TrainingStep:
         labels = arrays[len(entries) :]
         for head, own in zip(self.heads, labels, strict=True):
             self.executor.feed(head.buffer("labels"), own)
-        return Batch(len(labels[0]), divisor=self.weigh(labels))
+        return Batch(len(labels[0]), divisor=self.weigh(labels)[0])
 
     def weigh(
-        self, labels: Sequence[npt.NDArray[Any]], sample_weights: Sequence[FloatArray | None] | None = None
-    ) -> tuple[float, ...]:
-        """The weight of the batch that is loaded, in the mean of the losses of each output; 1 where it is 0.
+        self,
+        labels: Sequence[npt.NDArray[Any]],
+        sample_weights: Sequence[FloatArray | None] | None = None,
+        parts: Sequence[slice] = (slice(None),),
+    ) -> list[tuple[float, ...]]:
+        """The weight of each part of the batch that is loaded, in the mean of each output's losses; 1 where it is 0.
 
         Args:
             labels: of the batch, for each output.
             sample_weights: for each output a number for each sample. Either all batches have them, or none has.
+            parts: of the samples.
         """
-        found = []
         given = sample_weights or (None,) * len(self.heads)
-        ends = self.heads, labels, given, self._class_weights, self._partner_shares
-        for head, own, weights, class_weights, shares in zip(*ends, strict=True):
+        ends = list(zip(self.heads, labels, given, self._class_weights, self._partner_shares, strict=True))
+        for head, _, weights, _, _ in ends:
             if weights is not None:
                 self.executor.feed(head.buffer("sample_weights"), weights)
-            found.append(head.loss.weight(own, weights, class_weights, shares))
-        return tuple(found)
+
+        def weight(end: tuple[Any, ...], part: slice) -> float:
+            head, own, weights, class_weights, shares = end
+            of_samples = (None if values is None else values[part] for values in (weights, shares))
+            return float(head.loss.weight(own[part], next(of_samples), class_weights, next(of_samples)))
+
+        return [tuple(weight(end, part) for end in ends) for part in parts]
 
     def change_samples(self, rows: FloatArray) -> None:
         """Says how the batch that is loaded is augmented, before it is weighed: by rows of ``changes``."""
@@ -191,10 +197,7 @@ class TrainingStep:
         """
         self._prepare()
         batch = Batch(batch) if isinstance(batch, int) else batch
-        if self.lanes.are_several:
-            self.lanes.stage(batch, partial(self._behind_forward, batch))
-            return
-        executor = self.lanes.take()
+        executor = self.sum.take(batch)
         executor.run("forward", batch)
         self._compute_losses(executor, batch)
         executor.run("backward", batch, self.sum.behind() if exchanging else ())
@@ -222,10 +225,6 @@ class TrainingStep:
         of_heads = [executor.launches(head.phase, batch.of_output(head.number, weight)) for head, weight in ends]
         in_all = executor.launches("loss", batch) if len(self.heads) > 1 else []
         return [*itertools.chain.from_iterable(of_heads), *in_all]
-
-    def _behind_forward(self, batch: Batch, executor: Executor) -> list[Launch]:
-        """Return its launches after the forward pass."""
-        return [*self._losses(executor, batch), *executor.launches("backward", batch)]
 
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""

@@ -42,6 +42,7 @@ class Sums:
         parts: what is exchanged by itself, from the end on, which backward passes finish first; the last part is what
             they finish last. None where there is one rank.
         is_ordered: whether ranks add them along the tree, each half of what the two share.
+        at_once: how many shards leave their gradients side by side; their sum is what one run of the plan gives.
         in_step: whether all shards of a rank are computed together (blobnet/training/lockstep.py), each with a sum of
         its own.
     """
@@ -52,6 +53,7 @@ class Sums:
     of_batches: bool = False
     parts: tuple[range, ...] = ()
     is_ordered: bool = True
+    at_once: int = 1
     in_step: bool = False
 
     @property
@@ -74,9 +76,9 @@ class Sums:
         return SHARD_GRADIENTS if self.of_batches else GRADIENT_SUM
 
     def place_of(self, shard: int) -> int:
-        """Return the sum that a shard's gradients are added to: one for each open subtree of the rank.
+        """Return the sum that the gradients of a shard, or of those at once, are added to: one for each open subtree.
 
-        The right one of two shards adds to the left one's, unless it has several batches to add up first.
+        The right one of two adds to the left one's, unless it has several batches to add up first.
         """
         return shard.bit_count() - (0 if self.of_batches else shard & 1)
 
@@ -95,16 +97,21 @@ class Sums:
         return _array(GRADIENT_SUM, len(self.statistics), number * self.elements + self.gradients)
 
     def accumulate_call(self, number: int, model: DeviceModel, part: range | None = None) -> list[KernelCall]:
-        """The call that adds a batch's gradients, or a part of them, to a sum; none without trainable parameters."""
+        """The call that adds a run's gradients, or a part of them, to a sum; none without trainable parameters."""
         own = range(self.gradients)[part.start : part.stop] if part else range(self.gradients)
         into = _array(GRADIENT_SUM, len(own), number * self.elements + own.start)
         arrays = {"GRADIENTS": _array("gradients", len(own), own.start), "GRADIENT_SUM": into}
-        return _call("optimizer/accumulate", "gradient sum", arrays, len(own), model)
+        return self._accumulate("gradient sum", arrays, len(own), self.gradients, model)
 
     def take_call(self, number: int, model: DeviceModel) -> list[KernelCall]:
-        """The call that adds a shard's statistics to a sum."""
+        """The call that adds the statistics of shards at once to a sum."""
         arrays = {"GRADIENTS": _array(STATISTICS, len(self.statistics)), "GRADIENT_SUM": self._statistics(number)}
-        return _call("optimizer/accumulate", "statistics sum", arrays, len(self.statistics), model)
+        return self._accumulate("statistics sum", arrays, len(self.statistics), len(self.statistics), model)
+
+    def _accumulate(
+        self, label: str, arrays: dict[str, Array], elements: int, stride: int, model: DeviceModel
+    ) -> list[KernelCall]:
+        return _call("optimizer/accumulate", label, arrays, elements, model, AT_ONCE=self.at_once, STRIDE=stride)
 
     def merge_call(
         self, number: int, model: DeviceModel, part: range | None = None, distance: int = 1

@@ -1,8 +1,7 @@
-"""Shards that are computed several at a time: the same bits as one by one, and the memory that they take."""
+"""Shards that are computed at once: the same bits as one by one, and the memory that they take."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,20 @@ from blobnet.callbacks import Checkpoint
 from blobnet.device.device import Device
 from blobnet.errors import PlanError
 from blobnet.execution import executor
+from blobnet.execution.executor import Executor, plan_for
+from blobnet.launch.kernel_call import Batch
 from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import FloatArray
+from blobnet.model import Model
+from blobnet.network.ends import TOTALS
+from blobnet.network.parameters import parameter_table
 from blobnet.optimizers import SGD
-from blobnet.planning import Plan, make_plan
+from blobnet.planning import STATISTICS, Plan, make_plan
 from blobnet.training import step_plan
-from blobnet.training.lanes import lane_counts, memory_of_lanes
 from blobnet.training.settings import TrainingSettings
-from blobnet.training.step_plan import StepContext
+from blobnet.training.step_plan import StepContext, counts_at_once
 from blobnet.training.training_step import TrainingStep
-from blobnet.training.weight_buffers import GRADIENT_SUM
+from blobnet.training.weight_buffers import GRADIENT_SUM, statistics_of
 from tests.kinds import tuning_for
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import tiny_model
@@ -31,7 +35,7 @@ from tests.train.test_shards import RANK, SETTINGS, X, Y, check_that_a_later_sha
 
 
 def at_a_time(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_plan, "lane_counts", lambda kind, graph, size, shards: [min(count, shards)])
+    monkeypatch.setattr(step_plan, "counts_at_once", lambda kind, shards: [min(count, shards)])
 
 
 def trained(path: Path, device: Device, data: Any = (X, Y), **more: Any) -> bytes:
@@ -60,6 +64,58 @@ def test_shards_at_a_time_train_the_same_bits(
     assert trained(tmp_path / "n.h5", device, shards=shards, **more) == one_by_one
 
 
+def in_shards(device: Device, model: Model, kind: str, at_once: int, samples: int, of_shard: int) -> list[FloatArray]:
+    """Gradients, statistics and totals of each shard of a batch, by plans for so many at once for a kind of device."""
+    table = parameter_table(model.graph)
+    statistics, loss = statistics_of(model.graph, table), CrossEntropy()
+    settings: dict[str, Any] = {"loss": loss, "training": True, "parameters": table, "statistics": statistics}
+    settings |= {"tuning": tuning_for(kind), "at_once": at_once, "in_batches": True}
+    plan = plan_for(device, model.graph, of_shard * at_once, **settings)
+    run, found, weights = Executor(device, plan), list[list[FloatArray]](), table.pack(model.weights)
+    run.write_array("parameters", weights)
+    run.write_array("step", np.zeros(4, np.uint32))
+    run.prepare(1)
+    generator, (head,) = np.random.default_rng(5), plan.request.heads
+    x = generator.standard_normal((samples, *model.graph.input.shape.dimensions), dtype=np.float32)
+    y = generator.integers(0, 10, (samples, 1), np.int32)
+    sizes = {"gradients": table.trainable_elements, STATISTICS: len(statistics), "totals": TOTALS}
+    for first in range(0, samples, of_shard * at_once):
+        part = slice(first, first + of_shard * at_once)
+        run.feed("samples", x[part])
+        run.feed("labels", y[part])
+        run.write_array(STATISTICS, np.tile(weights[statistics.start : statistics.stop], at_once))
+        run.write_array("totals", np.zeros(at_once * TOTALS, np.float32))
+        batch = Batch(len(y[part]), of_shard=of_shard, first=first, divisor=float(of_shard))
+        run.run("forward", batch)
+        run.launch(run.launches(head.phase, batch), batch.count)
+        run.run("backward", batch)
+        filled = -(-batch.count // of_shard)
+        read = {name: device.memory.read(run.buffers[name], at_once * size) for name, size in sizes.items()}
+        found.append([read[name].reshape(at_once, -1)[:filled] for name in sizes])
+    return [np.concatenate(of_runs) for of_runs in zip(*found, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_a_plan_of_shards_leaves_the_bits_of_each(device: Device, kind: str) -> None:
+    """On the kernels of GPUs too, whose sums have two stages, and where the last shard is short."""
+    parts = [layers.Input(3, 12, 12), layers.Conv2D(24, 3, padding=1), layers.BatchNorm(), layers.Activation("relu")]
+    parts += [layers.Conv2D(24, 3, padding=1, groups=24, stride=2), layers.BatchNorm(), layers.Dropout(0.3)]
+    parts += [
+        layers.ConvTranspose2D(16, 2),
+        layers.MaxPool2D(2),
+        layers.Conv2D(32, 1),
+        layers.Flatten(),
+        layers.Dense(10),
+    ]
+    model = Sequential(parts, seed=1)
+    alone = in_shards(device, model, kind, 1, 18, 5)
+    for at_once in (2, 4):
+        for one, other in zip(alone, in_shards(device, model, kind, at_once, 18, 5), strict=True):
+            assert other.shape == one.shape
+            assert np.isfinite(one).all()
+            assert other.tobytes() == one.tobytes()
+
+
 def test_batches_of_a_stream_come_in_one_behind_the_other(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +133,7 @@ def test_ranks_compute_two_at_a_time_or_one_where_the_sum_is(device: Device, tmp
 from blobnet.training import step_plan
 from tests.train.test_shards import SETTINGS
 SETTINGS["class_weights"] = {weights}
-step_plan.lane_counts = lambda kind, graph, size, shards: [min(2, shards)]
+step_plan.counts_at_once = lambda kind, shards: [min(2, shards)]
 {RANK}"""
     # In several buckets, which wait for both shards of a rank.
     for count, whole in ((2, 700), (4, 0)):
@@ -90,11 +146,10 @@ def test_no_sum_is_a_negative_zero(device: Device) -> None:
     model = plain_model()
     settings = TrainingSettings(loss=CrossEntropy(), optimizer=SGD(0.1), batch_size=8, shards=2)
     step = TrainingStep(device, model.graph, model.weights, settings, StepContext(debug=False))
-    room = step.executor.plan.buffers["gradients"].elements
-    for shard in range(2):
-        step.sum.begin(shard)
-        step.sum.end(4.0)
-    step.lanes.run()
+    room, at_once = step.plan.request.parameters.trainable_elements, step.plan.request.at_once
+    for run in range(2 // at_once):
+        step.sum.begin(run)
+        step.sum.end([4.0] * at_once)
     device.memory.write(step.executor.buffers[GRADIENT_SUM], np.full(room, -0.0, np.float32))
     step.sum.finish(4.0)
     for name, gradients in step.gradients().items():
@@ -108,23 +163,15 @@ def test_a_loss_that_is_not_finite_stops_the_step(device: Device, monkeypatch: p
     check_that_a_later_shard_stops_the_step(device)
 
 
-def test_a_gpu_computes_up_to_four_shards_at_a_time_where_products_are_long() -> None:
-    gpu, cpu = (replace(tuning_for(kind).model, flops=67e12) for kind in ("gpu", "cpu"))
-    resnet, mobile = (make(input_shape=(3, 224, 224)).graph for make in (models.resnet50, models.mobilenet_v2))
-    several = [lane_counts(gpu, resnet, 16, shards) for shards in (1, 2, 4, 8)]
-    assert several == [[1], [2, 1], [4, 2, 1], [4, 2, 1]]
-    assert lane_counts(gpu, resnet, 8, 4) == lane_counts(gpu, mobile, 32, 4) == [1]
-    assert lane_counts(replace(gpu, flops=5e12), mobile, 32, 4) == [4, 2, 1]
-    assert lane_counts(replace(gpu, flops=None), mobile, 1, 4) == [4, 2, 1]
-    assert lane_counts(cpu, resnet, 16, 4) == [1]
-    # A bias for each position is no product.
-    small = [layers.Input(3, 64, 64), layers.Conv2D(64, 3, padding=1, bias="position"), layers.GlobalAveragePool()]
-    assert lane_counts(gpu, Sequential(small).graph, 16, 4) == [1]
+def test_a_gpu_computes_all_shards_at_once_that_fit() -> None:
+    gpu, cpu = (tuning_for(kind).model for kind in ("gpu", "cpu"))
+    assert [counts_at_once(gpu, shards) for shards in (1, 2, 8)] == [[1], [2, 1], [8, 4, 2, 1]]
+    assert counts_at_once(cpu, 8) == [1]
 
 
 def test_where_memory_is_short_there_are_fewer(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = models.resnet8().graph
-    monkeypatch.setattr(step_plan, "lane_counts", lambda kind, graph, size, shards: [4, 2, 1])
+    monkeypatch.setattr(step_plan, "counts_at_once", lambda kind, shards: [4, 2, 1])
 
     def step() -> TrainingStep:
         weights = models.resnet8().weights
@@ -132,7 +179,7 @@ def test_where_memory_is_short_there_are_fewer(device: Device, monkeypatch: pyte
         return TrainingStep(device, graph, weights, settings, StepContext(debug=False))
 
     large = step()
-    assert len(large.lanes.executors) == 4
+    assert large.plan.request.at_once == 4
 
     def refuse(plan: Plan, device: Device, reserved: int = 0) -> None:
         if plan.bytes() + reserved >= large.bytes:
@@ -140,8 +187,12 @@ def test_where_memory_is_short_there_are_fewer(device: Device, monkeypatch: pyte
 
     monkeypatch.setattr(executor, "check_fits", refuse)
     less = step()
-    assert len(less.lanes.executors) == 2
-    assert less.bytes + memory_of_lanes(large.plan, 4, 8) == large.bytes + memory_of_lanes(less.plan, 2, 8)
+    assert less.plan.request.at_once == 2
+    assert less.plan.request.batch_size == 8
+    # Four runs in place of two have a sum more that waits for others.
+    besides = [step.bytes - step.plan.bytes() for step in (less, large)]
+    table = large.plan.request.parameters
+    assert besides[0] - besides[1] == 4 * (table.trainable_elements + len(large.plan.request.statistics))
 
 
 def test_what_parameters_alone_give_is_made_once_a_step() -> None:
