@@ -85,8 +85,7 @@ def _layer(
         weight = _shaped(weight, (*weight.shape[:2], *kernel))
         if layer.bias == "position":
             bias = _shaped(bias, (vertex.shape.units, vertex.shape.height, vertex.shape.width))
-        options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": layer.groups}
-        return convolution.conv2d(x, weight, bias, **options)
+        return convolution.conv2d(x, weight, bias, convolution.Windows(stride, padding, dilation, layer.groups))
     if kind.startswith("MaxPool"):
         return pooling.max_pool2d(x, kernel, stride, padding)
     assert kind.startswith("AveragePool"), kind

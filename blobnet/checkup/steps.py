@@ -319,7 +319,7 @@ def _computed(
     mask = dropout.dropout_mask(check.seed, step, 2, len(x), logits[0].size, check.rate).reshape(logits.shape)
     loss, delta, weight = _loss(check, logits * mask, batch)
     kernel, bias = weights["conv/weight"], weights["conv/bias"]
-    delta, *gradients = convolution.conv2d_backward(x, kernel, bias, delta * mask, padding=((1, 1), (1, 1)))
+    delta, *gradients = convolution.conv2d_backward(x, kernel, bias, delta * mask, _PADDED)
     found: dict[str, Any] = dict(zip(("conv/weight", "conv/bias"), gradients, strict=True))
     if check.is_normalized:
         _, *gradients = normalization.batch_norm_backward(entered, weights["norm/scale"], delta)
@@ -327,8 +327,12 @@ def _computed(
     return loss, weight, found, statistics
 
 
+#: A cell of zeros on each side.
+_PADDED = convolution.Windows(padding=((1, 1), (1, 1)))
+
+
 def _convolved(weights: Arrays, x: Float64Array) -> Float64Array:
-    return convolution.conv2d(x, weights["conv/weight"], weights["conv/bias"], padding=((1, 1), (1, 1)))
+    return convolution.conv2d(x, weights["conv/weight"], weights["conv/bias"], _PADDED)
 
 
 def _entered(check: StepCheck, batch: _Batch) -> Float64Array:

@@ -122,12 +122,7 @@ def arguments(layer: Conv1D | Conv2D) -> tuple[Pair, Pair, Pair]:
 def of_convolution(layer: Conv1D | Conv2D, shape: Shape) -> Reference:
     """The reference of a convolution."""
     _, stride, dilation = arguments(layer)
-    settings: Any = {
-        "stride": stride,
-        "padding": sides(layer, shape),
-        "dilation": dilation,
-        "groups": layer.groups,
-    }
+    windows = convolution.Windows(stride, sides(layer, shape), dilation, layer.groups)
 
     def unpacked(parameters: Parameters) -> tuple[Float64Array, Float64Array | None]:
         weight, bias = parameters["weight"], parameters.get("bias")
@@ -137,10 +132,10 @@ def of_convolution(layer: Conv1D | Conv2D, shape: Shape) -> Reference:
         return weight, bias
 
     def forward(inputs: Inputs, parameters: Parameters) -> Float64Array:
-        return convolution.conv2d(inputs[0], *unpacked(parameters), **settings)
+        return convolution.conv2d(inputs[0], *unpacked(parameters), windows)
 
     def backward(inputs: Inputs, parameters: Parameters, delta: Float64Array) -> Backward:
-        return _named(*convolution.conv2d_backward(inputs[0], *unpacked(parameters), delta, **settings))
+        return _named(*convolution.conv2d_backward(inputs[0], *unpacked(parameters), delta, windows))
 
     return Reference(forward, backward)
 

@@ -49,7 +49,7 @@ def expected(seed: str, case: layer_cases.Case, arrays: dict[str, np.ndarray]) -
         bias = None if bias is None else bias[:, None]
     stride, dilation = (tuple(getattr(axis, name) for axis in axes) for name in ("stride", "dilation"))
     padding = tuple(axis.padding for axis in axes)
-    result = reference.conv2d(x, w, None, stride=stride, padding=padding, dilation=dilation)
+    result = reference.conv2d(x, w, None, reference.Windows(stride, padding, dilation))
     return result if bias is None else result + bias
 
 

@@ -16,7 +16,7 @@ from blobnet import layers
 from blobnet.device.device import Device
 from blobnet.device.discovery import check_precision
 from blobnet.errors import DeviceError
-from blobnet.examination.reference.convolution import conv2d, conv2d_backward
+from blobnet.examination.reference.convolution import Windows, conv2d, conv2d_backward
 from blobnet.implementations import tensor
 from blobnet.implementations.base import FORWARD
 from blobnet.implementations.tensor import TILES, WEIGHT_TILES, WarpTile
@@ -163,11 +163,11 @@ def test_error(device: Device, small_tiles: None) -> None:
         tuning=tuning(),
         absolute=0.2,
     )
-    settings: Any = {"stride": (1, 1), "padding": ((1, 1), (1, 1)), "dilation": (1, 1), "groups": 1}
+    windows = Windows(padding=((1, 1), (1, 1)))
 
     def results(*arrays: Any) -> list[Any]:
-        backward = conv2d_backward(arrays[0], arrays[1], None, arrays[2], **settings)
-        return [conv2d(arrays[0], arrays[1], None, **settings), *backward[:2]]
+        backward = conv2d_backward(arrays[0], arrays[1], None, arrays[2], windows)
+        return [conv2d(arrays[0], arrays[1], None, windows), *backward[:2]]
 
     run: Run = report.runs["tight"]
     assert run.gradients

@@ -106,18 +106,18 @@ def convolution_case(seed: int, largest: int) -> ConvolutionCase:
 )
 def test_convolution_differences(seed: int, bias_kind: str) -> None:
     x, weight, options, random = convolution_case(seed, largest=5)
-    plain = conv.conv2d(x, weight, **options)
+    plain = conv.conv2d(x, weight, None, conv.Windows(**options))
     shapes = {"none": None, "shared": plain.shape[1:2], "untied": plain.shape[1:]}
     shape = shapes[bias_kind]
     bias = None if shape is None else random.standard_normal(shape)
     delta = random.standard_normal(plain.shape)
-    dx, dweight, dbias = conv.conv2d_backward(x, weight, bias, delta, **options)
-    check_gradient(lambda value: conv.conv2d(value, weight, bias, **options), x, delta, dx)
-    check_gradient(lambda value: conv.conv2d(x, value, bias, **options), weight, delta, dweight)
+    dx, dweight, dbias = conv.conv2d_backward(x, weight, bias, delta, conv.Windows(**options))
+    check_gradient(lambda value: conv.conv2d(value, weight, bias, conv.Windows(**options)), x, delta, dx)
+    check_gradient(lambda value: conv.conv2d(x, value, bias, conv.Windows(**options)), weight, delta, dweight)
     if bias is None:
         assert dbias is None
     else:
-        check_gradient(lambda value: conv.conv2d(x, weight, value, **options), bias, delta, dbias)
+        check_gradient(lambda value: conv.conv2d(x, weight, value, conv.Windows(**options)), bias, delta, dbias)
 
 
 @pytest.mark.parametrize("seed", range(15), ids="seed{}".format)
@@ -132,13 +132,16 @@ def test_convolution_torch(torch: Any, seed: int) -> None:
         y = torch.nn.functional.conv2d(padded, weight, None if untied else bias, **rest)
         return y + bias if untied else y
 
-    shape = conv.conv2d(x, weight, **options).shape
+    shape = conv.conv2d(x, weight, None, conv.Windows(**options)).shape
     bias = random.standard_normal(shape[1:] if untied else shape[1:2])
     delta = random.standard_normal(shape)
     y, gradients = torch_gradients(torch, function, [x, weight, bias], delta)
-    check(conv.conv2d(x, weight, bias, **options), y, "y")
+    check(conv.conv2d(x, weight, bias, conv.Windows(**options)), y, "y")
     for got, expected, what in zip(
-        conv.conv2d_backward(x, weight, bias, delta, **options), gradients, ("dx", "dweight", "dbias"), strict=True
+        conv.conv2d_backward(x, weight, bias, delta, conv.Windows(**options)),
+        gradients,
+        ("dx", "dweight", "dbias"),
+        strict=True,
     ):
         assert got is not None
         check(got, expected, what)
@@ -147,7 +150,7 @@ def test_convolution_torch(torch: Any, seed: int) -> None:
 def test_convolution_by_hand() -> None:
     x = np.arange(1.0, 6.0).reshape(1, 1, 1, 5)
     weight = np.array([1.0, 10.0]).reshape(1, 1, 1, 2)
-    y = conv.conv2d(x, weight, np.array([0.5]), stride=(1, 2), padding=((0, 0), (1, 0)))
+    y = conv.conv2d(x, weight, np.array([0.5]), conv.Windows(stride=(1, 2), padding=((0, 0), (1, 0))))
     check(y, np.array([10.5, 32.5, 54.5]).reshape(1, 1, 1, 3), "y")
 
 
@@ -779,8 +782,8 @@ def test_float32_is_computed_in_float64() -> None:
     same: dict[str, Any] = {"padding": ((1, 1), (1, 1))}
     window: tuple[Pair, Pair, Sides] = ((3, 3), (1, 1), ((1, 1), (1, 1)))
     calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
-        (lambda *arrays: conv.conv2d(*arrays, **same), (x, weight, four)),
-        (lambda *arrays: conv.conv2d_backward(*arrays, **same), (x, weight, four, delta)),
+        (lambda *arrays: conv.conv2d(*arrays, conv.Windows(**same)), (x, weight, four)),
+        (lambda *arrays: conv.conv2d_backward(*arrays, conv.Windows(**same)), (x, weight, four, delta)),
         (dense.dense, (x, flat, four[:3])),
         (dense.dense_backward, (x, flat, four[:3], delta[:, 0, 0, :3])),
         (lambda x: pooling.max_pool2d(x, *window), (x,)),

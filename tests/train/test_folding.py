@@ -8,7 +8,7 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.device.device import Device
-from blobnet.examination.reference.convolution import conv2d
+from blobnet.examination.reference.convolution import Windows, conv2d
 from blobnet.examination.reference.dense import dense
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import FloatArray
@@ -67,7 +67,7 @@ def test_predictions_with_a_folded_norm(
         pad = layer.padding
         wide = ((pad, pad), (pad, pad))  # type: ignore[assignment]
         step = layer.stride if isinstance(layer.stride, tuple) else (layer.stride, layer.stride)
-        return conv2d(samples, weight, stride=step, padding=wide, groups=layer.groups)  # type: ignore[arg-type]
+        return conv2d(samples, weight, None, Windows(step, wide, groups=layer.groups))  # type: ignore[arg-type]
 
     def by_unit(values: FloatArray) -> FloatArray:
         return values.astype(np.float64).reshape(-1, *(1,) * (model.graph.output.shape.rank))

@@ -75,10 +75,12 @@ def test_halves_between_layers_are_rounded_once(
     def weight_and_bias(name: str) -> tuple[Any, Any]:
         return weights[f"{name}/weight"], weights[f"{name}/bias"]
 
+    padded = convolution.Windows(padding=((1, 1), (1, 1)))
+
     def reference(kept: Any) -> Any:
-        first = kept(np.maximum(convolution.conv2d(kept(x), *weight_and_bias("first"), padding=((1, 1), (1, 1))), 0))
+        first = kept(np.maximum(convolution.conv2d(kept(x), *weight_and_bias("first"), padded), 0))
         pooled = pooling.max_pool2d(first, (2, 2), (2, 2))
-        second = kept(convolution.conv2d(pooled, *weight_and_bias("second"), stride=(2, 1)))
+        second = kept(convolution.conv2d(pooled, *weight_and_bias("second"), convolution.Windows((2, 1))))
         return dense.dense(second, *weight_and_bias("last"))
 
     wanted, exact = reference(kept), reference(lambda values: values.astype(np.float64))

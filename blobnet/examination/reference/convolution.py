@@ -7,28 +7,37 @@ where i runs over the inputs of o's group (Dumoulin and Visin 2016, *A guide to 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from blobnet.examination.reference.arrays import FloatArray, float64
 from blobnet.examination.reference.windows import NO_PADDING, Pair, Sides, crop, pad, taps
 
 
+@dataclass(frozen=True)
+class Windows:
+    """The cells that filters see: S, P0 and P1, D, and the groups."""
+
+    stride: Pair = (1, 1)
+    padding: Sides = NO_PADDING
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+
 def conv2d(
     x: FloatArray,
     weight: FloatArray,
     bias: FloatArray | None = None,
-    *,
-    stride: Pair = (1, 1),
-    padding: Sides = NO_PADDING,
-    dilation: Pair = (1, 1),
-    groups: int = 1,
+    windows: Windows = Windows(),
 ) -> FloatArray:
     """(N, C, H, W), (O, C/groups, KH, KW), bias None, (O,) or (O, Ho, Wo) -> (N, O, Ho, Wo)."""
+    groups = windows.groups
     _check_groups(x, weight, groups)
-    padded = pad(x, padding)
+    padded = pad(x, windows.padding)
     filters = _grouped_filters(weight, groups)
     total: FloatArray | None = None
-    for v, u, where in taps(padded.shape, _kernel(weight), stride, dilation):
+    for v, u, where in taps(padded.shape, _kernel(weight), windows.stride, windows.dilation):
         window = _grouped_planes(padded[where], groups)
         term = np.einsum("ngiyx,goi->ngoyx", window, filters[..., v, u])
         total = term if total is None else total + term
@@ -44,20 +53,17 @@ def conv2d_backward(
     weight: FloatArray,
     bias: FloatArray | None,
     delta: FloatArray,
-    *,
-    stride: Pair = (1, 1),
-    padding: Sides = NO_PADDING,
-    dilation: Pair = (1, 1),
-    groups: int = 1,
+    windows: Windows = Windows(),
 ) -> tuple[FloatArray, FloatArray, FloatArray | None]:
     """``delta`` (N, O, Ho, Wo) -> (dx, dweight, dbias), each in the shape of what it belongs to."""
+    groups = windows.groups
     _check_groups(x, weight, groups)
-    padded = pad(x, padding)
+    padded = pad(x, windows.padding)
     filters = _grouped_filters(weight, groups)
     deltas = _grouped_planes(float64(delta), groups)
     padded_delta = np.zeros_like(padded)
     filter_gradient = np.zeros_like(filters)
-    for v, u, where in taps(padded.shape, _kernel(weight), stride, dilation):
+    for v, u, where in taps(padded.shape, _kernel(weight), windows.stride, windows.dilation):
         window = _grouped_planes(padded[where], groups)
         filter_gradient[..., v, u] = np.einsum("ngiyx,ngoyx->goi", window, deltas)
         spread = np.einsum("ngoyx,goi->ngiyx", deltas, filters[..., v, u])
@@ -65,7 +71,7 @@ def conv2d_backward(
     bias_gradient = None
     if bias is not None:
         bias_gradient = float64(float64(delta).sum(axis=(0, 2, 3) if bias.ndim == 1 else 0))
-    return crop(padded_delta, padding), filter_gradient.reshape(weight.shape), bias_gradient
+    return crop(padded_delta, windows.padding), filter_gradient.reshape(weight.shape), bias_gradient
 
 
 def _kernel(weight: FloatArray) -> Pair:
