@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import single_layers
-
 from blobnet.bench import timing
 from blobnet.bench.roofline import Roofline, measure
 from blobnet.command_line.bench import short
@@ -235,6 +233,8 @@ _ROW = "  {:<22}{:>10}{:>9}{:>9}{:>7}{:>8}{:>8}  {}"
 
 def report(device: Device, roof: Roofline, seed: str, case: layer_cases.Case, options: argparse.Namespace) -> list[str]:
     """Prints the ladder of a case; the line of its best rung for a table of theory and what is."""
+    import single_layers  # Beside this script; tests take the rungs alone.
+
     work = case.work(FORWARD, options.batch_size)
     floor, limit = roof.floor(work.flops, work.bytes)
     print(f"\nseed {seed}, {TITLES[seed]}: {case}, batch {options.batch_size}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,7 @@ def test_the_script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
     roof = schedules.Roofline(1e10, 1e10, 2e10)
     monkeypatch.setattr(schedules, "measure", lambda _: roof)
     arguments: list[Any] = ["4x7:5k3p1", "4x5x5:16k13p6", "--device", device.info.address, "--repeats", "1"]
+    monkeypatch.syspath_prepend(Path(schedules.__file__).parent)
     monkeypatch.setattr("sys.argv", ["schedules.py", *arguments, "--bias", "unit", "--show"])
     schedules.main()
     lines = capsys.readouterr().out.splitlines()
