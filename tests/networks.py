@@ -70,7 +70,8 @@ def _layer(
         numbers = [parameters[name] for name in ("scale", "shift", "running_mean", "running_variance")]
         if not training:
             return normalization.batch_norm_inference(x, *numbers, epsilon=layer.epsilon)
-        return normalization.batch_norm_training(x, *numbers, momentum=layer.momentum, epsilon=layer.epsilon)[0]
+        own = normalization.Numbers(layer.momentum, layer.epsilon)
+        return normalization.batch_norm_training(x, *numbers, own)[0]
     if kind == "Dense":
         return dense.dense(x, parameters["weight"], parameters.get("bias"))
     if kind == "GlobalAveragePool":

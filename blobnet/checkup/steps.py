@@ -310,9 +310,8 @@ def _computed(
     """Return a batch's mean loss, the weight of that mean, its gradients, and the statistics after the batch."""
     x = entered = _entered(check, batch)
     if check.is_normalized:
-        x, *moved = normalization.batch_norm_training(
-            entered, *(weights[name] for name in _NORM), *(statistics[name] for name in _STATISTICS)
-        )
+        arrays: Any = [*(weights[name] for name in _NORM), *(statistics[name] for name in _STATISTICS)]
+        x, *moved = normalization.batch_norm_training(entered, *arrays)
         statistics = dict(zip(_STATISTICS, moved, strict=True))
     logits = _convolved(weights, x)
     # The third vertex of the graph, where there is dropout.

@@ -188,8 +188,8 @@ def of_batch_norm(layer: BatchNorm) -> Reference:
     """The reference of a batch norm in training."""
 
     def forward(inputs: Inputs, values: Parameters) -> Float64Array:
-        settings: dict[str, Any] = {**values, "momentum": layer.momentum, "epsilon": layer.epsilon}
-        return normalization.batch_norm_training(inputs[0], **settings)[0]
+        numbers = normalization.Numbers(layer.momentum, layer.epsilon)
+        return normalization.batch_norm_training(inputs[0], **values, numbers=numbers)[0]
 
     def backward(inputs: Inputs, values: Parameters, delta: Float64Array) -> Backward:
         found = normalization.batch_norm_backward(inputs[0], values["scale"], delta, epsilon=layer.epsilon)

@@ -97,10 +97,7 @@ def contract(
 ) -> ContractReport:
     def train(inputs: Arrays, values: Parameters) -> tuple[npt.NDArray[np.float64], ...]:
         return normalization.batch_norm_training(
-            inputs[0],
-            **values,
-            momentum=layer.momentum,
-            epsilon=layer.epsilon,
+            inputs[0], **values, numbers=normalization.Numbers(layer.momentum, layer.epsilon)
         )
 
     def infer(inputs: Arrays, values: Parameters) -> npt.NDArray[np.float64]:
@@ -385,7 +382,7 @@ def test_running_statistics_over_several_steps(device: Device) -> None:
         samples = (2 + 3 * generator.standard_normal((count, 3, 5, 7))).astype(np.float32)
         output = model.forward(samples)
         expected, mean, variance = normalization.batch_norm_training(
-            samples.astype(float), np.ones(3), np.zeros(3), mean, variance, momentum=0.3
+            samples.astype(float), np.ones(3), np.zeros(3), mean, variance, normalization.Numbers(0.3)
         )
         assert_close(output, np.maximum(expected, 0), relative=1e-5, absolute=1e-5, what="output")
         assert_close(model.get("norm/running_mean"), mean, relative=1e-5, absolute=1e-6, what="running mean")

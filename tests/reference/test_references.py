@@ -289,10 +289,10 @@ def test_batch_norm(torch: Any, shape: tuple[int, ...], seed: int) -> None:
     x, delta = 2.0 * random.standard_normal(shape) + 3.0, random.standard_normal(shape)
     scale, shift, mean = random.standard_normal((3, shape[1]))
     variance = random.uniform(0.5, 2.0, shape[1])
-    options = {"momentum": 0.3, "epsilon": 1e-3}
+    numbers = normalization.Numbers(0.3, 1e-3)
 
     def reference(x: FloatArray, scale: FloatArray, shift: FloatArray) -> FloatArray:
-        return normalization.batch_norm_training(x, scale, shift, mean, variance, **options)[0]
+        return normalization.batch_norm_training(x, scale, shift, mean, variance, numbers)[0]
 
     gradients = normalization.batch_norm_backward(x, scale, delta, epsilon=1e-3)
     check_gradient(lambda value: reference(value, scale, shift), x, delta, gradients[0])
@@ -310,7 +310,7 @@ def test_batch_norm(torch: Any, shape: tuple[int, ...], seed: int) -> None:
     got = normalization.batch_norm_inference(x, scale, shift, mean, variance, epsilon=1e-3)
     check(got, inference.numpy(), "inference")
     y, expected = torch_gradients(torch, function, [x, scale, shift], delta)
-    got, new_mean, new_variance = normalization.batch_norm_training(x, scale, shift, mean, variance, **options)
+    got, new_mean, new_variance = normalization.batch_norm_training(x, scale, shift, mean, variance, numbers)
     check(got, y, "y")
     check(new_mean, running[0].numpy(), "running mean")
     check(new_variance, running[1].numpy(), "running variance")
@@ -321,7 +321,8 @@ def test_batch_norm(torch: Any, shape: tuple[int, ...], seed: int) -> None:
 def test_batch_norm_of_one_value() -> None:
     """M = 1, which PyTorch refuses: y = shift, and the batch's variance is 0."""
     one = np.ones(1)
-    y, mean, variance = normalization.batch_norm_training(np.full((1, 1), 7.0), one, 3 * one, one, one, momentum=0.5)
+    numbers = normalization.Numbers(0.5)
+    y, mean, variance = normalization.batch_norm_training(np.full((1, 1), 7.0), one, 3 * one, one, one, numbers)
     check(y, np.array([[3.0]]), "y")
     check(mean, 4 * one, "running mean")
     check(variance, 0.5 * one, "running variance")

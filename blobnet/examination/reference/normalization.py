@@ -9,9 +9,21 @@ variance is 0): running = (1 - momentum) * running + momentum * batch.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from blobnet.examination.reference.arrays import FloatArray, float64
+
+
+class Numbers(NamedTuple):
+    """The hyperparameters of a batch norm."""
+
+    momentum: float = 0.1
+    epsilon: float = 1e-5
+
+
+_USUAL = Numbers()
 
 
 def batch_norm_training(
@@ -20,16 +32,15 @@ def batch_norm_training(
     shift: FloatArray,
     running_mean: FloatArray,
     running_variance: FloatArray,
-    *,
-    momentum: float = 0.1,
-    epsilon: float = 1e-5,
+    numbers: Numbers = _USUAL,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(N, C, any axes) and four (C,) -> (y, new running mean, new running variance)."""
     mean, variance = _statistics(x)
     count = x.size // x.shape[1]
     unbiased = variance * count / max(count - 1, 1)
+    momentum = numbers.momentum
     return (
-        batch_norm_inference(x, scale, shift, mean, variance, epsilon=epsilon),
+        batch_norm_inference(x, scale, shift, mean, variance, epsilon=numbers.epsilon),
         (1.0 - momentum) * float64(running_mean) + momentum * mean,
         (1.0 - momentum) * float64(running_variance) + momentum * unbiased,
     )
