@@ -146,9 +146,8 @@ class NamedData:
             ends = {side: ", ".join(own) for side, own in zip(("inputs", "outputs"), names, strict=True) if own}
             hint = "a single input may be called x, and a single output y."
             if part != "train":
-                hint = (
-                    f"behind a name, {' or '.join(key for key, to in _ENDINGS.items() if to == part)} says the split."
-                )
+                endings = " or ".join(ending for ending, to in _ENDINGS.items() if to == part)
+                hint = f"a name that ends in {endings} is of this split."
             known = ", ".join(arrays) or "nothing"
             raise DataError(where, rule, missing=", ".join(missing), found=known, **ends, hint=hint)
         counts = {name: len(array) if array.shape else 0 for own in found for name, array in own.items()}

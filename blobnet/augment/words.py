@@ -53,6 +53,6 @@ def _parsed(text: str, subject: str) -> Augmentation:
         value = wanted(number)
     except ValueError:
         what = "an int" if wanted is int else "a number"
-        raise OptionError(subject, f"behind {word}= there must be {what}", augment=repr(text)) from None
+        raise OptionError(subject, f"after {word}= there must be {what}", augment=repr(text)) from None
     parsed: Augmentation = build(value)
     return parsed

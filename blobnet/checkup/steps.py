@@ -104,7 +104,7 @@ class StepCheck:
 
     def __str__(self) -> str:
         parts = f"{self.loss}, {self.optimizer}, storage {self.storage}"
-        return f"{self.name}: {parts} behind a convolution of {_COUNT} samples {SHAPE}, seed {self.seed}"
+        return f"{self.name}: {parts} after a convolution of {_COUNT} samples {SHAPE}, seed {self.seed}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for a report."""
@@ -285,15 +285,15 @@ def _expected(check: StepCheck) -> Iterator[tuple[str, Float64Array]]:
     total, before = 0.0, {name: weights.pop(name) for name in _STATISTICS if name in weights}
     average = dict(weights)
     for number, shards in enumerate(_steps(check)):
-        weight, sums, behind = 0.0, dict.fromkeys(weights, np.zeros(())), []
+        weight, sums, after = 0.0, dict.fromkeys(weights, np.zeros(())), []
         for batches in shards:
             statistics: Arrays = before  # Each shard begins with those before the step.
             for batch in batches:
                 loss, own, gradients, statistics = _computed(check, weights, statistics, batch, number)
                 total, weight = total + loss * own, weight + own
                 sums = {name: values + own * gradients[name] for name, values in sums.items()}
-            behind.append(statistics)
-        before = {name: np.mean([own[name] for own in behind], axis=0) for name in before}
+            after.append(statistics)
+        before = {name: np.mean([own[name] for own in after], axis=0) for name in before}
         means = {name: values / weight for name, values in sums.items()}
         weights, state = _updated(check.optimizer, weights, means, state)
         rate = 1 - min(check.average or 0, (2 + number) / (11 + number))

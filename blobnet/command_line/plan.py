@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     if options.devices:
         print("\n" + "\n".join(_devices_text(options, shards, at_once, sums, kind)))
     if tail:
-        print(f"\nOn the host, in NumPy, behind the network: {', '.join(tail)}")
+        print(f"\nOn the host, in NumPy, after the network: {', '.join(tail)}")
     if options.plot is not None:
         plots.save(plots.memory(plan, reserved=memory, updates=updates, title=title), options.plot)
         print(f"saved {options.plot}", file=sys.stderr)
@@ -120,7 +120,7 @@ def _devices_text(
         exchanged = scaling.levels(sums, parts, count, on_a_host, inner, scaling.HOSTS)
         if not number:
             sent = sum(level.bytes for level in exchanged)
-            when = f"{counted(len(sums.parts), 'bucket')}, {'within' if len(sums.parts) > 1 else 'behind'}"
+            when = f"{counted(len(sums.parts), 'bucket')}, {'within' if len(sums.parts) > 1 else 'after'}"
             yield f"{'exchanged':<20}each sends {format_bytes(sent)} a step, in {when} the backward pass"
             for level in exchanged:
                 yield f"{f'  distance {level.distance}':<20}{format_bytes(level.bytes)}"
@@ -132,7 +132,7 @@ def _devices_text(
 
 
 def _model(options: argparse.Namespace) -> tuple[Model, str, tuple[str, ...]]:
-    """A model in a file, or one that is built for the shape that the options give; and what the host does behind it."""
+    """The model in a file, or one for the shape of the options; and the nodes that the host computes after it."""
     if not is_model_file(options.model):
         source = find_model(options.model)
         return build_for(source, None, options.classes, options.input_shape), source.text, ()

@@ -191,7 +191,7 @@ class _OutputFile(Checkpoint):
         self.stop = progress.stop  # A training that had stopped before it was resumed has no more epochs.
 
     def failed(self, error: BaseException) -> None:
-        """Nothing: the command says what is safe, of what goes wrong behind the training, too."""
+        """Does nothing: the command says what is safe, also for errors after the training."""
 
 
 #: Seconds that a rank has to say that it is out of time, before others do that wait for it.

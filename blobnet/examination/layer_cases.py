@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -167,19 +166,6 @@ def named(subject: str) -> list[Case]:
     if subject in SUITES:
         return suite(subject)
     return [parse(subject)] if ":" in subject and not (".py" in subject or "/" in subject) else []
-
-
-def from_graph(graph: Graph, kinds: Iterable[str]) -> list[Case]:
-    """The distinct layers of some kinds in a network, in order of first use, with how often each occurs.
-
-    A layer's name, its first weights and an activation after it do not make it distinct.
-    """
-    wanted, found = set(kinds), dict[tuple[Layer, Shape], int]()
-    for vertex in graph.vertices:
-        if vertex.layer.kind in wanted:
-            case = of_vertex(graph, vertex)
-            found[case.layer, case.input] = found.get((case.layer, case.input), 0) + 1
-    return [Case(layer, shape, count) for (layer, shape), count in found.items()]
 
 
 def of_vertex(graph: Graph, vertex: Vertex) -> Case:

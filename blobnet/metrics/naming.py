@@ -15,7 +15,7 @@ from blobnet.metrics.types import METRICS, Labels, Metric, Scores
 
 
 def is_error(name: str) -> bool:
-    """Return whether less is better of a value of the history; of several outputs a name stands behind the output's."""
+    """Return whether less is better of a value of the history; of several outputs a name comes after the output's."""
     falling = [metric for metric, known in METRICS.items() if known.falls]
     return "loss" in name or any(f"_{name}".endswith(f"_{metric}") for metric in falling)
 

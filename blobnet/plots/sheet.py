@@ -224,8 +224,8 @@ def _entries(masks: npt.NDArray[np.int64], class_names: Sequence[str]) -> list[P
 
 def _cut(line: Line, most: int) -> str:
     """A line of a caption, of which the middle gives way where there is no room."""
-    before, words, behind = line
-    return text(before) + text(words, most - len(before) - len(behind)) + text(behind)
+    before, words, after = line
+    return text(before) + text(words, most - len(before) - len(after)) + text(after)
 
 
 def _ending(words: str, most: int) -> str:

@@ -34,6 +34,9 @@ from blobnet.examination import layer_cases
 from blobnet.examination.layer_cases import Case, Work
 from blobnet.execution.executor import Launch, plan_for
 from blobnet.launch.kernel_call import KernelCall
+from blobnet.layers.base import Layer
+from blobnet.memory.blob import Shape
+from blobnet.network.graph import Graph
 from blobnet.planning import Plan
 from blobnet.support.tables import floor_percent, row_text
 
@@ -189,6 +192,19 @@ def _calls(plan: Plan, case: Case) -> dict[str, list[KernelCall]]:
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
+def from_graph(graph: Graph, kinds: Iterable[str]) -> list[Case]:
+    """The distinct layers of some kinds in a network, in order of first use, with how often each occurs.
+
+    A layer's name, its first weights and an activation after it do not make it distinct.
+    """
+    wanted, found = set(kinds), dict[tuple[Layer, Shape], int]()
+    for vertex in graph.vertices:
+        if vertex.layer.kind in wanted:
+            case = layer_cases.of_vertex(graph, vertex)
+            found[case.layer, case.input] = found.get((case.layer, case.input), 0) + 1
+    return [Case(layer, shape, count) for (layer, shape), count in found.items()]
+
+
 def find_cases(options: argparse.Namespace) -> list[Case]:
     """The layers that the command line names; raises OptionError where there are none."""
     kinds = layer_cases.CONVOLUTIONS if options.what == "conv" else layer_cases.OTHERS
@@ -222,7 +238,7 @@ def _cases(subject: str, kinds: Sequence[str], size: int | None) -> list[Case]:
 
 
 def _network_cases(source: ModelSource, kinds: Sequence[str], size: int | None) -> list[Case]:
-    cases = layer_cases.from_graph(build_for(source, size, None).graph, kinds)
+    cases = from_graph(build_for(source, size, None).graph, kinds)
     if not cases:
         raise OptionError("SUBJECT", "the network must have layers to measure", kinds=", ".join(kinds))
     return cases

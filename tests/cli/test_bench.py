@@ -104,13 +104,13 @@ def test_convolutions_of_networks(name, distinct, convolutions, gigaflops, monke
 
     monkeypatch.setattr(initializers, "initialize", zeros)
     graph = getattr(models, name)().graph
-    cases = layer_cases.from_graph(graph, layer_cases.CONVOLUTIONS)
+    cases = single_layers.from_graph(graph, layer_cases.CONVOLUTIONS)
     assert len(cases) == distinct
     assert sum(case.count for case in cases) == convolutions
     total = sum(case.count * case.work("forward", 1).flops for case in cases)
     assert total / 1e9 == pytest.approx(gigaflops, abs=5e-4)
     assert [str(parse(str(case))) for case in cases] == [str(case) for case in cases]
-    others = layer_cases.from_graph(graph, layer_cases.OTHERS)
+    others = single_layers.from_graph(graph, layer_cases.OTHERS)
     launching = [vertex for vertex in graph.vertices[1:] if vertex.layer.kind != "Flatten"]
     assert sum(case.count for case in others) + convolutions == len(launching)
 

@@ -285,8 +285,8 @@ def test_plan_tune_and_show(run, named, file) -> None:
          "short.npz: all arrays must have the same number of samples. Received samples=image 40, state 39, mask 40, "),
         (["train", "net.py:net", "--dataset", "half.npz"],
          "half.npz (test): there must be an array for each input and each output of the model, of its name. Received "
-         "missing=state, value, found=image, mask, inputs=image, state, outputs=mask, value. Hint: behind a name, "
-         "_test or _testing says the split."),
+         "missing=state, value, found=image, mask, inputs=image, state, outputs=mask, value. Hint: a name that "
+         "ends in _test or _testing is of this split."),
         (["train", "net.py:net", "--dataset", "other.npz"], "other.npz, image: the arrays of all splits must have "
          "samples of the same kind. Received train=float32 (40, 2, 6, 5), other=float32 (17, 2, 6, 4)."),
         (["train", "net.py:net", "--dataset", "nan.npz"], "nan.npz['state']: x must hold finite float32 values."),

@@ -164,7 +164,7 @@ def test_plan_says_what_the_host_does(run, no_devices, tmp_path, monkeypatch) ->
     result = run("plan", "net.onnx", "--input-shape", "3,9,8", "--batch-size", "2")
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith("net.onnx, inference, batch 2")
-    assert result.out.endswith("On the host, in NumPy, behind the network: best (TopK), minus (Neg)\n")
+    assert result.out.endswith("On the host, in NumPy, after the network: best (TopK), minus (Neg)\n")
     result = run("plan", "net.onnx")
     assert result.status == 1
     assert "every axis but that of the samples must have a size of at least 1" in result.err
@@ -386,7 +386,7 @@ def test_plan_of_many_devices(run, no_devices) -> None:
     elements = sum(-(-spec.elements // 16) * 16 for spec in lenet5().graph.named_parameters.values() if spec.trainable)
     assert f"distance 1        {format_bytes(4 * elements)}\n" in text
     assert f"distance 2        {format_bytes(4 * elements)}\n" in text
-    assert f"each sends {format_bytes(8 * elements)} a step, in 1 bucket, behind the backward pass" in text
+    assert f"each sends {format_bytes(8 * elements)} a step, in 1 bucket, after the backward pass" in text
     seconds = 5e-6 + 4 * elements / 1.26e9 + 20e-6 + 4 * elements / 50e9
     assert f"predicted           {1e3 * seconds:.3g} ms through MPI on one host (" in text
     assert f"efficiency        {0.01 / (0.01 + seconds):.3f} of 4 devices at least, with steps of 10 ms" in text
