@@ -296,7 +296,8 @@ print(*sorted(set(sys.modules) - before))
 """
     # -S: the site's own files may have loaded anything, besides os.
     result = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout == "__future__ blobnet blobnet.__main__ blobnet.support blobnet.support.interrupt\n"
+    names = "__future__ blobnet blobnet.__main__ blobnet.support blobnet.support.interrupt blobnet.support.running"
+    assert result.stdout == f"{names}\n"
 
 
 def test_whoever_ignores_ctrl_c_still_does() -> None:
