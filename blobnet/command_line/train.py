@@ -62,7 +62,7 @@ from blobnet.model import AnyLoss, Model, load
 from blobnet.network.ends import to_dict
 from blobnet.parallel.world import World, device_of_rank
 from blobnet.support.checks import LARGEST_COUNT, is_int
-from blobnet.support.interrupt import RUNNING, Handlers, Terminated
+from blobnet.support.interrupt import RUNNING, Terminated
 from blobnet.training.arguments import loss_weights_for, losses_for
 from blobnet.training.settings import KEYWORDS
 from blobnet.training.trainer import Progress
@@ -102,13 +102,20 @@ class _CtrlC:
     def __init__(self) -> None:
         self.waits_first = False
         self.asked: type[KeyboardInterrupt] | None = None
+        self._before: dict[signal.Signals, Any] = {}
         self._waits = False
 
-    def taken(self) -> Handlers:
-        """Inside, this takes the signals; who runs in the background, or in a thread, has none to take."""
-        before = {int(each): signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-        ours = {each: handler for each, handler in before.items() if handler in self._USUAL}
-        return Handlers(ours, dict.fromkeys(ours, self._ask))
+    def __enter__(self) -> None:
+        # Who runs in the background, or in a thread, has no Ctrl-C to take.
+        if threading.current_thread() is threading.main_thread():
+            before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {each: handler for each, handler in before.items() if handler in self._USUAL}
+        for each in self._before:
+            signal.signal(each, self._ask)
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
 
     def _ask(self, number: int, _: object) -> None:
         waits = self._waits or (self.waits_first and self.asked is None)
@@ -315,7 +322,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
         print(f"ranks   {world.size}, gradients go through {world.transport.name}", file=sys.stderr)
     print(file=sys.stderr)
     callbacks = _callbacks(options, data, file, device)
-    with file.ctrl_c.taken():
+    with file.ctrl_c:
         chosen = {"device": device, "optimizer": optimizer, "loss": loss, "callbacks": callbacks, "freeze": freeze}
         _fit(options, model, data, held_out, augment=augment_of, **chosen)
     if file.stop:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import signal as _signal
     from typing import Any
 
-    Taken = dict[int, Any]
+    _Taken = dict[int, Any]
 else:
     import _signal  # What signal puts names on, which takes longer.
 
@@ -36,10 +36,10 @@ def _terminate(*_: object) -> None:
     raise Terminated
 
 
-class Handlers:
+class _Handlers:
     """Inside, other handlers take signals than before; where others (nohup, say) had set theirs, those stay."""
 
-    def __init__(self, before: Taken, inside: Taken) -> None:
+    def __init__(self, before: _Taken, inside: _Taken) -> None:
         self._before, self._inside = before, inside
 
     def __enter__(self) -> None:
@@ -56,20 +56,20 @@ class Handlers:
 
 
 #: The handlers of signals in a process, while modules are imported, and in a running command.
-_USUAL: Taken = {_signal.SIGINT: _signal.default_int_handler, _signal.SIGTERM: _signal.SIG_DFL}
-_ENDING: Taken = {_signal.SIGINT: _end, _signal.SIGTERM: _end}
-RUNNING: Taken = {_signal.SIGINT: _signal.default_int_handler, _signal.SIGTERM: _terminate}
+_USUAL: _Taken = {_signal.SIGINT: _signal.default_int_handler, _signal.SIGTERM: _signal.SIG_DFL}
+_ENDING: _Taken = {_signal.SIGINT: _end, _signal.SIGTERM: _end}
+RUNNING: _Taken = {_signal.SIGINT: _signal.default_int_handler, _signal.SIGTERM: _terminate}
 
 
-def at_once() -> Handlers:
+def at_once() -> _Handlers:
     """Inside, Ctrl-C ends the process, at once and in one line: while modules are imported, say.
 
     NOTE: the usual exception is no help there: libraries that it meets while they load make other errors of it, or
     forget it.
     """
-    return Handlers(_USUAL, _ENDING)
+    return _Handlers(_USUAL, _ENDING)
 
 
-def as_exception() -> Handlers:
+def as_exception() -> _Handlers:
     """Within :func:`at_once`, let Ctrl-C be a KeyboardInterrupt all the same, for code that ends in its own way."""
-    return Handlers(_ENDING, RUNNING)
+    return _Handlers(_ENDING, RUNNING)
