@@ -482,7 +482,7 @@ class Model:
     @announced
     @watched
     @explained
-    def fit(
+    def fit(  # noqa: PLR0913
         self,
         x: Any,
         y: Any = None,
@@ -726,7 +726,7 @@ class Model:
         self._state = state if progress.is_resumable else None
 
     @explained
-    def evaluate(
+    def evaluate(  # noqa: PLR0913
         self,
         x: Any,
         y: Any = None,
@@ -763,7 +763,7 @@ class Model:
         return finish()
 
     @explained
-    def report(
+    def report(  # noqa: PLR0913
         self,
         x: Any,
         y: Any,
@@ -951,7 +951,7 @@ class Model:
         return self._evaluators.lend(self.device_for(device), self.graph, self._weights, Use(**settings))
 
     @explained
-    def gradients(
+    def gradients(  # noqa: PLR0913
         self,
         x: Any,
         y: Any,

@@ -21,7 +21,7 @@ def known_names() -> list[str]:
     return sorted(["digits", *KNOWN_SETS])
 
 
-def load(
+def load(  # noqa: PLR0913
     name_or_path: str | Path,
     *,
     folder: str | Path | None = None,

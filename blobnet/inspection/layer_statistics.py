@@ -191,7 +191,7 @@ class ModelSpreads:
         return self.table._repr_html_()
 
 
-def layer_spreads(
+def layer_spreads(  # noqa: PLR0913
     model: Model,
     x: Any = None,
     y: Any = None,

@@ -86,7 +86,7 @@ class Mistakes:
         return text.getvalue()
 
 
-def worst_mistakes(
+def worst_mistakes(  # noqa: PLR0913
     model: Model,
     x: Any,
     y: Any,

@@ -56,7 +56,7 @@ class Sheet:
     augment: tuple[Augmentation, ...]
 
 
-def sample_sheet(
+def sample_sheet(  # noqa: PLR0913
     x: Any,
     y: Any,
     *,

@@ -14,7 +14,7 @@ State = dict[str, FloatArray]
 Decay = float | FloatArray
 
 
-def sgd(
+def sgd(  # noqa: PLR0913
     parameters: FloatArray,
     gradient: FloatArray,
     state: State,
@@ -36,7 +36,7 @@ def sgd(
     return parameters - learning_rate * step, {"velocity": velocity}
 
 
-def rmsprop(
+def rmsprop(  # noqa: PLR0913
     parameters: FloatArray,
     gradient: FloatArray,
     state: State,
@@ -59,7 +59,7 @@ def rmsprop(
     return parameters - learning_rate * velocity, {"square": square, "velocity": velocity}
 
 
-def adam(
+def adam(  # noqa: PLR0913
     parameters: FloatArray,
     gradient: FloatArray,
     state: State,
@@ -87,7 +87,7 @@ def adam(
     return updated, {"mean": mean, "square": square, "time": np.array([time])}
 
 
-def adamw(
+def adamw(  # noqa: PLR0913
     parameters: FloatArray,
     gradient: FloatArray,
     state: State,
