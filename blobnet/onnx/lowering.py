@@ -76,7 +76,7 @@ def contraction(
     return op.layer(layer, *nodes, weights={**trained, **given} or None, key=key)
 
 
-class Statement:
+class NodeStatement:
     """One aggregation that is being written: :meth:`read` what it reads, then take its :meth:`result`.
 
     Attributes:
@@ -195,7 +195,7 @@ def elementwise(
     if all(tensor.axes == axes for tensor in tensors) and (not arrays or of_units):
         node = _step(op, text, operands, units, str(parameter), key)
     if node is None:
-        statement, names, terms = Statement(op, key=key), names_of(rank), []
+        statement, names, terms = NodeStatement(op, key=key), names_of(rank), []
         for operand, own_sizes in zip(operands, sizes, strict=True):
             if isinstance(operand, str):
                 terms.append(operand)
@@ -239,7 +239,7 @@ def applied(op: Operation, tensor: Tensor, axis: int, matrix: Array) -> Tensor:
     names = names_of(len(tensor.axes))
     axes = (*tensor.axes[:axis], len(matrix), *tensor.axes[axis + 1 :])
     reads = [*names[:axis], "k", *names[axis + 1 :]]
-    statement = Statement(op)
+    statement = NodeStatement(op)
     text = f"+({statement.read(matrix, [names[axis], 'k'], 'value')} * {statement.read(tensor, reads)})"
     return statement.result(text, axes, names, tensor.at, tensor.outer)
 

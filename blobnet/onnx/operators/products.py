@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from blobnet import layers
-from blobnet.onnx.lowering import Statement, elementwise, names_of
+from blobnet.onnx.lowering import NodeStatement, elementwise, names_of
 from blobnet.onnx.operation import Operation, operator
 from blobnet.onnx.values import Array, Tensor, Value
 
@@ -142,7 +142,7 @@ def _product(op: Operation, left: Value, right: Value, *, transposed: tuple[bool
     except ValueError:
         op.require(False, "the stacks of matrices must go together", shapes=shapes)
     key = op.key_of(*(value for value in (left, right) if not isinstance(value, Tensor)))
-    names, terms, statement = names_of(rank), [], Statement(op, key=key)
+    names, terms, statement = names_of(rank), [], NodeStatement(op, key=key)
     for factor, last in zip(factors, outer, strict=True):
         places = [factor.place(axis, depth, last) for axis in range(len(factor.axes))]
         cells = ["k" if place is None else names[place] for place in places]
@@ -229,7 +229,7 @@ def _summed(op: Operation, values: Sequence[Value], labels: Sequence[Sequence[st
     op.require(fits and len(sizes) <= 26, "axes of one letter must have one size, of at most 26 letters", shapes=shapes)
     indexes = dict(zip(sizes, names_of(len(sizes)), strict=True))
     key = op.key_of(*(value for value in values if not isinstance(value, Tensor)))
-    terms, statement = [], Statement(op, key=key)
+    terms, statement = [], NodeStatement(op, key=key)
     for part, own, found in zip(parts, labels, axes, strict=True):
         cells = ["0" if size == 1 else indexes[name] for size, name in zip(found, own, strict=True)]
         terms.append(statement.read(part, cells, "weight", trained=True))

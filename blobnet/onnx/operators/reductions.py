@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from blobnet import layers
-from blobnet.onnx.lowering import Statement, elementwise, names_of
+from blobnet.onnx.lowering import NodeStatement, elementwise, names_of
 from blobnet.onnx.operation import Operation, operator
 from blobnet.onnx.values import Tensor
 
@@ -31,7 +31,7 @@ def reduced(op: Operation, tensor: Tensor, axes: Sequence[int], term: str, aggre
     reads = [f"k{name}" if axis in axes else name for axis, name in enumerate(names)]
     sizes = [1 if axis in axes else size for axis, size in enumerate(tensor.axes)]
     term = term.replace("COUNT", str(math.prod(tensor.axes[axis] for axis in axes)))
-    statement = Statement(op)
+    statement = NodeStatement(op)
     text = f"{aggregation}({term.format(statement.read(tensor, reads))})"
     return replace(statement.result(text, sizes, names, tensor.at, tensor.outer), type=tensor.type)
 

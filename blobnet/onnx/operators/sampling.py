@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from blobnet.onnx.lowering import Statement, names_of, taken
+from blobnet.onnx.lowering import NodeStatement, names_of, taken
 from blobnet.onnx.operation import Operation, operator
 from blobnet.onnx.values import Tensor
 
@@ -42,7 +42,7 @@ def _gather_elements(op: Operation) -> Tensor:
     names = names_of(indexes.ndim)
     reads = [*names[:axis], "k", *names[axis + 1 :]]
     cells = ["0" if own == 1 else name for own, name in zip(indexes.shape, names, strict=True)]
-    statement = Statement(op, f"k < {size}")
+    statement = NodeStatement(op, f"k < {size}")
     text = f"+(({statement.read(indexes % size, cells, 'place')} == k ? {statement.read(tensor, reads)} : 0.0))"
     return replace(statement.result(text, indexes.shape, names, at, tensor.outer), type=tensor.type)
 
@@ -76,14 +76,14 @@ def _grid_sample(op: Operation) -> Tensor:
         if padding != "zeros":
             place = f"min(max({place}, {first + (first < 0)}), {last - first - (first < 0)})"
         long, read = tensor.axes[2 + axis], [*names[:-1], str(len(sizes) - 1 - axis)]
-        statement = Statement(op)
+        statement = NodeStatement(op)
         where = place.format(statement.read(grid, read))
         places = statement.result(f"+({where})", wanted, names[:-1], at, outer)
-        statement, cells = Statement(op), np.arange(first, first + long, dtype=np.float32)
+        statement, cells = NodeStatement(op), np.arange(first, first + long, dtype=np.float32)
         term = _WEIGHTS[mode].replace("K", statement.read(cells, names[-1:], "K"))
         term = term.replace("P", statement.read(places, names[:-1]))
         parts.append(statement.result(f"+({term})", (*wanted, long), names, at, outer))
-    statement = Statement(op)
+    statement = NodeStatement(op)
     terms = [statement.read(tensor, [names[0], "c", *(f"k{axis}" for axis in range(len(sizes)))])]
     terms += [statement.read(part, [*names[:-1], f"k{axis}"]) for axis, part in enumerate(parts)]
     axes, out = (wanted[0], tensor.axes[1], *wanted[1:]), [names[0], "c", *names[1:-1]]
@@ -116,6 +116,6 @@ def _fourier(op: Operation) -> Tensor:
     names = names_of(len(tensor.axes))
     reads = [*names[:axis], "t", *names[axis + 1 : -1], "p"]
     axes = (*tensor.axes[:axis], size, *tensor.axes[axis + 1 : -1], results)
-    statement = Statement(op)
+    statement = NodeStatement(op)
     factors = statement.read(matrix, [names[-1], "p", names[axis], "t"], "wave"), statement.read(tensor, reads)
     return statement.result(f"+({' * '.join(factors)})", axes, names, tensor.at, tensor.outer)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from blobnet import layers
-from blobnet.onnx.lowering import Statement, applied, elementwise, joined, names_of, taken
+from blobnet.onnx.lowering import NodeStatement, applied, elementwise, joined, names_of, taken
 from blobnet.onnx.operation import HUGE, Operation, operator
 from blobnet.onnx.operators.reductions import without
 from blobnet.onnx.values import Array, Pieces, Tensor, Value, node_sizes, own_axes, parts_of
@@ -116,7 +116,7 @@ def transposed(op: Operation, tensor: Tensor, order: Sequence[int], sizes: Seque
         sizes = dimensions if parts_of(axes, dimensions) is not None else node_sizes(axes, at)
     names = names_of(len(axes))
     reads = [names[list(order).index(axis)] for axis in range(len(axes))]
-    statement = Statement(op)
+    statement = NodeStatement(op)
     node = statement.node(f"+({statement.read(tensor, reads)})", axes, names, sizes)
     return replace(tensor, node=node, axes=axes, at=at)
 
@@ -292,7 +292,7 @@ def _gather(op: Operation) -> Tensor:
     names, end = names_of(len(axes)), axis + indexes.ndim
     moves = (f"{step}*{name}" for step, name in zip(form[1:], names[axis:end], strict=True))
     reads = [*names[:axis], " + ".join([str(form[0]), *moves]), *names[end:]]
-    statement = Statement(op)
+    statement = NodeStatement(op)
     node = statement.node(f"+({statement.read(tensor, reads)})", axes, names, node_sizes(axes, at))
     return replace(tensor, node=node, axes=axes, at=at)
 
@@ -345,7 +345,7 @@ def _expand(op: Operation) -> Tensor:
         return replace(tensor, axes=axes, at=at)
     names = names_of(len(axes))
     reads = ["0" if size == 1 else name for size, name in zip(tensor.axes, names[more:], strict=True)]
-    statement = Statement(op)
+    statement = NodeStatement(op)
     node = statement.node(f"+({statement.read(tensor, reads)})", axes, names, node_sizes(axes, at))
     return replace(tensor, node=node, axes=axes, at=at)
 
@@ -363,7 +363,7 @@ def _tile(op: Operation) -> Tensor:
     names = names_of(len(axes))
     whole = tuple(most * size for most, size in zip(repeats, tensor.axes, strict=True))
     sizes = node_sizes(whole, tensor.at)
-    statement = Statement(op)
+    statement = NodeStatement(op)
     node = statement.node(f"+({statement.read(tensor, names[1::2])})", axes, names, sizes)
     return replace(tensor, node=node, axes=whole)
 

@@ -11,7 +11,7 @@ import numpy as np
 from blobnet import layers
 from blobnet.memory.blob import Pair
 from blobnet.memory.windows import Padding, WindowAxis
-from blobnet.onnx.lowering import Statement, elementwise, names_of
+from blobnet.onnx.lowering import NodeStatement, elementwise, names_of
 from blobnet.onnx.operation import Operation, operator
 from blobnet.onnx.values import Array, Tensor
 
@@ -175,7 +175,7 @@ def _pooled(op: Operation, windows: Sequence[_Window], term: str, aggregation: s
         for item, name, tap in zip(windows, names[2:], taps, strict=True)
     ]
     bounds = [f"{tap} < {item.axis.kernel}" for tap, item in zip(taps, windows, strict=True)]
-    statement = Statement(op, *bounds)
+    statement = NodeStatement(op, *bounds)
     element = statement.read(op.of_samples(node), [*names[:2], *reads])
     text = element if term == "mean" else term.format(element)
     for name, item in zip(names[2:], windows if term == "mean" else (), strict=False):
