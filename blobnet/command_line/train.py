@@ -448,9 +448,9 @@ def _given(options: argparse.Namespace) -> dict[Any, Any]:
 
 def _check_paths(options: argparse.Namespace, output: Path) -> None:
     """Refuses, before any work, files that cannot be written or that would destroy others."""
-    written = {"--output": output, "--plot": options.plot}
     rows = {kind.option[1]: path for kind, path in _given(options).items()}
-    written |= {row.split()[0]: path for row, path in rows.items() if row.split()[1] == "FILE"}
+    logs = {row.split()[0]: path for row, path in rows.items() if row.split()[1] == "FILE"}
+    written = {"--output": output, **logs, "--plot": options.plot}
     paths = {name: os.path.realpath(path) for name, path in written.items() if path is not None}
     read = {"--dataset": options.dataset, "--init-from": options.init_from}
     for (one, path), (other, same) in itertools.product(paths.items(), {**paths, **read}.items()):
