@@ -297,6 +297,15 @@ class Node:
     __matmul__ = __rmatmul__ = _refused("@")
 
 
+#: What layers with kernels of their own once gave, and what they give instead.
+_OLD_HOOKS = {
+    "backward_reads_inputs": "kept = Kept(inputs=True)",
+    "frozen_reads_inputs": "kept = Kept(inputs=True, frozen=False)",
+    "backward_reads_output": "kept = Kept(output=True)",
+    "delta_placement": "def placement(self, inputs, training): return Placements(delta=...)",
+}
+
+
 class _Checks:
     """Checks for a layer's class: their errors begin with the layer's name."""
 
@@ -363,6 +372,10 @@ class Layer(_Checks, metaclass=Explained):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        for old, new in _OLD_HOOKS.items():
+            if old in vars(cls):
+                rule = "the planner asks for what this method says by another name, and gradients would be wrong"
+                raise OptionError(cls.__name__, rule, method=old, hint=f"{new}, see blobnet/layers/base.py.")
         if not cls.__name__.startswith("_"):
             Layer.kinds[cls.__name__] = cls
 

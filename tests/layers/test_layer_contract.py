@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from blobnet.device.device import Device
-from blobnet.errors import BlobnetError
+from blobnet.errors import BlobnetError, OptionError
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.layers.base import Layer, LayerContext, Placement, Placements
 from blobnet.memory.blob import Halo, Shape
@@ -161,3 +161,17 @@ def test_a_halo_is_zero_if_it_is_asked_for(device: Device, monkeypatch: pytest.M
     contract(device, _Wrong())
     with pytest.raises(AssertionError, match="output: "):
         contract(device, ToyLayer())
+
+
+@pytest.mark.parametrize(
+    ("hook", "hint"),
+    [
+        ("backward_reads_inputs", r"kept = Kept\(inputs=True\)"),
+        ("backward_reads_output", r"kept = Kept\(output=True\)"),
+        ("delta_placement", r"def placement\(self, inputs, training\)"),
+    ],
+)
+def test_a_layer_of_former_hooks_is_refused(hook: str, hint: str) -> None:
+    with pytest.raises(OptionError, match=f"Former: .* Received method={hook}. Hint: {hint}"):
+        type("Former", (ToyLayer,), {hook: property(lambda layer: True)})
+    assert "Former" not in Layer.kinds

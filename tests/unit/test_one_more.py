@@ -35,6 +35,7 @@ from blobnet.metrics.naming import is_error, measured, named
 from blobnet.metrics.types import METRICS
 from blobnet.support.kinds import option_names, public_names, spelled
 from blobnet.training.arguments import loss_of, optimizer_of
+from blobnet.training.settings import KEYWORDS
 
 ROOT = Path(__file__).parents[2]
 FAMILIES = {
@@ -145,6 +146,11 @@ def test_options_find_it(own: ModuleType, capsys: pytest.CaptureFixture[str], mo
         parser.parse_args(["m", "--dataset", "d", "--optimizer", "quick"])
     assert "unknown name 'quick': did you mean 'quick-step'?" in capsys.readouterr().err
     assert augmentations_of("upside_down, flip") == (own.UpsideDown(), bn.augment.Flip())
+
+
+def test_every_setting_of_a_training_has_an_option() -> None:
+    options = {action.dest for action in main.make_parser()[1]["train"]._actions}
+    assert set(KEYWORDS) - options == {"steps_per_epoch"}  # Data sets end by themselves.
 
 
 def test_python_finds_it(own: ModuleType) -> None:
