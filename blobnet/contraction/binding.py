@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from blobnet.contraction import ranges
 from blobnet.contraction.form import (
+    LIMIT,
     NEUTRAL,
     Affine,
     Apply,
@@ -23,8 +24,6 @@ from blobnet.contraction.form import (
 from blobnet.contraction.syntax import Call, Contraction, Element, Elementwise, Literal, Name, Node, Tree, walk
 from blobnet.errors import ContractionError, OptionError, near_matches
 
-#: Elements, indexes and maps are 32-bit numbers on devices.
-LIMIT = 2**31
 _NO_INDEX = "{!r} is a tensor and cannot be an index"
 _AFFINE = "maps are sums of indexes times whole numbers, and a whole number."
 

@@ -29,6 +29,9 @@ from blobnet.contraction.functions import FUNCTIONS
 
 Shape = tuple[int, ...]
 
+#: Elements, indexes and maps are 32-bit numbers on devices.
+LIMIT = 2**31
+
 #: What aggregations give for no terms at all; "=" is of element-wise statements and has one term for every cell.
 NEUTRAL = {"+": 0.0, "*": 1.0, ">": -math.inf, "<": math.inf, "=": 0.0}
 
@@ -80,6 +83,12 @@ class Affine:
 
     def __mul__(self, factor: int) -> Affine:
         return Affine.of({name: factor * old for name, old in self.terms}, factor * self.offset)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __lt__(self, size: int) -> Constraint:
+        """The constraint 0 <= form < size, as the language writes it."""
+        return Constraint(self, size)
 
     def __neg__(self) -> Affine:
         return self * -1
@@ -135,13 +144,41 @@ class Tensor:
         """The number of its values."""
         return math.prod(self.shape)
 
+    def __call__(self, *map: Affine | int) -> Read:
+        """One element; a whole number stands for the index that does not move."""
+        return Read(self, tuple(Affine((), form) if isinstance(form, int) else form for form in map))
+
 
 class Expression:
-    """A value at one term: a :class:`Number`, :class:`Position`, :class:`Read` or :class:`Apply`."""
+    """A value at one term: a :class:`Number`, :class:`Position`, :class:`Read` or :class:`Apply`.
+
+    Operators of expressions, numbers and forms (as values) are expressions.
+    """
 
     def walk(self) -> Iterator[Expression]:
         """The expression and everything in it, outermost and leftmost first."""
         yield self
+
+    def __add__(self, other: Operand) -> Apply:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Operand) -> Apply:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Operand) -> Apply:
+        return apply("subtract", self, other)
+
+    def __rsub__(self, other: Operand) -> Apply:
+        return apply("subtract", other, self)
+
+    def __mul__(self, other: Operand) -> Apply:
+        return apply("multiply", self, other)
+
+    def __truediv__(self, other: Operand) -> Apply:
+        return apply("divide", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Apply:
+        return apply("divide", other, self)
 
 
 @dataclass(frozen=True)
@@ -203,6 +240,21 @@ class Apply(Expression):
         if self.function == "select":
             return f"{parts[0]} ? {parts[1]} : {parts[2]}"
         return f" {symbol} ".join(parts) if len(parts) > 1 else f"{symbol}{parts[0]}"
+
+
+#: What operators and functions of expressions take.
+Operand = Expression | Affine | float
+
+
+def apply(function: str, *arguments: Operand) -> Apply:
+    """A function of :data:`blobnet.contraction.functions.FUNCTIONS`: ``apply("exp", x)``."""
+    return Apply(function, tuple(map(_expression, arguments)))
+
+
+def _expression(operand: Operand) -> Expression:
+    if isinstance(operand, Affine):
+        return Position(operand)
+    return operand if isinstance(operand, Expression) else Number(float(operand))
 
 
 def _is_operator(expression: Expression) -> bool:

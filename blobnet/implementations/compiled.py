@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from blobnet.contraction import function
-from blobnet.contraction.calls import Context, calls
+from blobnet.contraction.build import Builder, indexes
+from blobnet.contraction.calls import Context, Operand, calls
 from blobnet.contraction.derivatives import delta_names, differentiate
-from blobnet.contraction.form import Program
+from blobnet.contraction.form import Affine, Program, Tensor
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
-from blobnet.launch.elementwise import Tail, statements
-from blobnet.launch.kernel_call import Array, Blob, KernelCall
+from blobnet.launch.elementwise import EpilogueOp, statements
+from blobnet.launch.kernel_call import KernelCall
 
 #: Speed against that of the best product of a device: as measured (docs/contractions.md).
 _SPEEDS = {False: 0.9, True: 0.7}
@@ -49,20 +51,20 @@ class Compiled(Implementation):
 
     def calls(self) -> list[KernelCall]:
         operation = self.operation
-        known: dict[str, Blob | Array] = {"I": operation.input, "W": operation.parameter("WEIGHT")}
+        program = _program(operation)
+        known: dict[str, Operand] = {"I": operation.input, "W": operation.parameter("WEIGHT")}
         if operation.direction == FORWARD:
-            tail = statements(operation.epilogue, "T", "T_")
-            known |= {"B": operation.parameter("BIAS"), tail.output: operation.output, **tail.operands}
-            return self._launches(_program(operation, tail), known)
-        program, name = _program(operation), "I" if operation.direction == BACKWARD_DATA else "W"
-        deltas = delta_names(program)
+            program, more = finished(program, operation.epilogue)
+            known |= {"B": operation.parameter("BIAS"), program.outputs[0].name: operation.output, **more}
+            return self._launches(program, known)
+        name, deltas = "I" if operation.direction == BACKWARD_DATA else "W", delta_names(program)
         result = operation.input if name == "I" else operation.parameter("WEIGHT_GRADIENT")
         known |= {deltas["S"]: operation.output, deltas[name]: result}
         bias = operation.bias_gradient() if operation.family == "dense" else []
         return [*self._launches(differentiate(program, [name]), known, [deltas[name]] * operation.accumulate), *bias]
 
     def _launches(
-        self, program: Program, operands: dict[str, Blob | Array], accumulate: Sequence[str] = ()
+        self, program: Program, operands: Mapping[str, Operand], accumulate: Sequence[str] = ()
     ) -> list[KernelCall]:
         """The launches of a program, whose inputs are only those that it reads."""
         read = {read.tensor.name for statement in program.statements for read in statement.reads}
@@ -71,32 +73,61 @@ class Compiled(Implementation):
         return calls(replace(program, inputs=inputs), operands, context, accumulate)
 
 
-def _program(operation: Operation, tail: Tail | None = None) -> Program:
-    """The forward pass for the shapes of an operation: the sum S, the bias, and its ``tail``.
+def _program(operation: Operation) -> Program:
+    """The sum S of an operation's forward pass, and forward the bias on it.
 
-    Without one it is the sum alone, for backward, whose delta then is the blob, where zeros lie around it, and no copy.
+    Backward there is the sum alone: its delta then is the blob, where zeros lie around it, and no copy.
     """
-    given, made, batch, groups = operation.input.shape, operation.output.shape, operation.batch_size, operation.groups
-    sizes = {"g": groups, "o": made.units // groups, "i": given.units // groups}
+    given, made, batch = operation.input.shape, operation.output.shape, operation.batch_size
+    source = Tensor("I", (batch, given.units, given.height, given.width))
+    built = Builder([source])
+    n, y, x, *taps = indexes("n y x a b")
     # An index of one value is left out: what is packed must have an axis that is one index alone.
-    used = [name for name, size in sizes.items() if size > 1 or (name != "g" and groups == 1)]
+    sizes = {"g": operation.groups, "o": made.units // operation.groups, "i": given.units // operation.groups}
+    used = {name: size for name, size in sizes.items() if size > 1 or (name != "g" and operation.groups == 1)}
+    g, o, i = (Affine.index(name) if name in used else Affine() for name in sizes)
+    axes = operation.vertical, operation.horizontal
+    weight = built.parameter("W", *used.values(), *(axis.kernel for axis in axes))
+    at = [
+        place * axis.stride + tap * axis.dilation - axis.padding[0]
+        for axis, place, tap in zip(axes, (y, x), taps, strict=True)
+    ]
+    unit, shape = g * sizes["o"] + o, (batch, made.units, made.height, made.width)
+    term = source(n, g * sizes["i"] + i, *at) * weight(*indexes(used), *taps)
+    total = built.sum("S", (n, unit, y, x), term, shape=shape)
+    if operation.direction == FORWARD and operation.bias_mode:
+        (c,) = indexes("c")
+        sides, place = ((made.height, made.width), (y, x)) if operation.bias_mode == 2 else ((), ())
+        bias = built.parameter("B", made.units, *sides)
+        built.sum("T", (n, c, y, x), total(n, c, y, x) + bias(c, *place))
+    return built.program
 
-    def unit(name: str) -> str:
-        terms = {"g": f"{sizes[name]}*g", name: name}
-        return " + ".join(terms[key] for key in terms if key in used)
 
-    axes = (operation.vertical, "y", "a"), (operation.horizontal, "x", "b")
-    cell = ", ".join(f"{axis.stride}*{place} + {axis.dilation}*{tap} - {axis.padding[0]}" for axis, place, tap in axes)
-    text = f"S[n, {unit('o')}, y, x : N, {made.units}, {made.height}, {made.width}]"
-    text += f" = +(I[n, {unit('i')}, {cell}] * W[{', '.join(used)}, a, b]);"
-    shapes = {
-        "I": (batch, given.units, given.height, given.width),
-        "W": (*(sizes[name] for name in used), operation.vertical.kernel, operation.horizontal.kernel),
-    }
-    if tail:
-        if operation.bias_mode:
-            shapes["B"] = (made.units, made.height, made.width) if operation.bias_mode == 2 else (made.units, 1, 1)
-        shapes |= tail.shapes((batch, made.units, made.height, made.width))
-        text += "".join(f" {item};" for item in (f"T = S{' + B' if operation.bias_mode else ''}", *tail.statements))
-    inputs = ", ".join(["I[N, C, Y, X]", *[name for name in shapes if name != "I"]])
-    return function(f"function ({inputs}) -> ({tail.output if tail else 'S'}) {{ {text} }}").program(**shapes)
+def finished(program: Program, steps: tuple[EpilogueOp, ...]) -> tuple[Program, dict[str, Operand]]:
+    """A program that does these steps to its first output, and what they read, by the names of further inputs."""
+    if not steps:
+        return program, {}
+    output = program.outputs[0]
+    taken = {tensor.name for tensor in program.inputs} | {one.output.tensor.name for one in program.statements}
+    prefix = f"{output.name}_"
+    while any(name.startswith(prefix) for name in taken):
+        prefix += "_"
+    tail = statements(steps, output.name, prefix)
+    shapes = tuple(tail.shapes(output.shape).items())
+    return _with_tail(program, tail.statements, tail.output, shapes), dict(tail.operands)
+
+
+@lru_cache(1024)
+def _with_tail(
+    program: Program, texts: tuple[str, ...], result: str, operands: tuple[tuple[str, tuple[int, ...]], ...]
+) -> Program:
+    """A program and element-wise statements behind its first output, with their operands and these shapes."""
+    output = program.outputs[0]
+    shapes = {output.name: output.shape, **dict(operands)}
+    text = f"function ({', '.join(shapes)}) -> ({result}) {{ {' '.join(f'{text};' for text in texts)} }}"
+    tail = function(text).program(**shapes)
+    return Program(
+        (*program.inputs, *tail.inputs[1:]),
+        (*tail.outputs, *program.outputs[1:]),
+        (*program.statements, *tail.statements),
+    )

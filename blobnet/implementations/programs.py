@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from functools import lru_cache
 from itertools import groupby
 
 from blobnet import implementations
 from blobnet.contraction import calls as compiled
-from blobnet.contraction import function as parsed
 from blobnet.contraction.calls import Context, Operand
 from blobnet.contraction.form import Apply, Program, Read, Statement, Tensor
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
-from blobnet.implementations.compiled import Compiled
+from blobnet.implementations.compiled import Compiled, finished
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.recognition import Convolution, convolution_of
-from blobnet.launch.elementwise import EpilogueOp, fits, statements
+from blobnet.launch.elementwise import EpilogueOp, fits
 from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall
 from blobnet.launch.task import Task, convolution_text
 from blobnet.memory.blob import FLOAT32, BlobLayout, Halo, Shape
@@ -69,34 +67,6 @@ def task_of(operation: Operation) -> Task:
     )
     layer = f"{size_text((shape.units, *sizes))}:{text}"
     return Task(operation.direction, layer, operation.batch_size, operation.tuning.precision)
-
-
-def finished(program: Program, steps: tuple[EpilogueOp, ...]) -> tuple[Program, dict[str, Operand]]:
-    """A program that does these steps to its first output, and what they read, by the names of further inputs."""
-    output = program.outputs[0]
-    taken = {tensor.name for tensor in program.inputs} | {one.output.tensor.name for one in program.statements}
-    prefix = f"{output.name}_"
-    while any(name.startswith(prefix) for name in taken):
-        prefix += "_"
-    tail = statements(steps, output.name, prefix)
-    shapes = tuple(tail.shapes(output.shape).items())
-    return _with_tail(program, tail.statements, tail.output, shapes), dict(tail.operands)
-
-
-@lru_cache(1024)
-def _with_tail(
-    program: Program, texts: tuple[str, ...], result: str, operands: tuple[tuple[str, tuple[int, ...]], ...]
-) -> Program:
-    """A program and element-wise statements behind its first output, with their operands and these shapes."""
-    output = program.outputs[0]
-    shapes = {output.name: output.shape, **dict(operands)}
-    text = f"function ({', '.join(shapes)}) -> ({result}) {{ {' '.join(f'{text};' for text in texts)} }}"
-    tail = parsed(text).program(**shapes)
-    return Program(
-        (*program.inputs, *tail.inputs[1:]),
-        (*tail.outputs, *program.outputs[1:]),
-        (*program.statements, *tail.statements),
-    )
 
 
 class _Pieces:

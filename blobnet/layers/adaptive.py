@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.contraction import Function
-from blobnet.layers.lowered import AXES, ContractionLayer, function
+from blobnet.contraction.build import Builder, indexes
+from blobnet.contraction.form import Affine, Constraint, Number, Tensor
+from blobnet.layers.lowered import AXES, ContractionLayer, axes_of
 from blobnet.memory.blob import Shape
 
 
@@ -20,9 +21,11 @@ class GlobalMaxPool(ContractionLayer):
 
     keeps_output: ClassVar[bool] = True
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        self._require_shape(inputs[0].rank > 0, "the input must have spatial axes", input=inputs[0])
-        return function("function (I[N, C, ...]) -> (O) { O[n, c] = >(I[n, c, ...]); }", inputs[0])
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        shape, (n, c, *at) = Shape(*given.shape[1:]), axes_of(given)
+        self._require_shape(shape.rank > 0, "the input must have spatial axes", input=shape)
+        built.sum("O", (n, c), given(n, c, *at), aggregation=">")
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,14 @@ class _Adaptive(ContractionLayer):
         super().__post_init__()
         self._per_axis("output_size", len(self.output_size) if isinstance(self.output_size, tuple) else 1)
 
-    def _windows(self, shape: Shape) -> list[tuple[str, int, str]]:
-        """Return for each axis its index, the output's size, and the constraint of the window."""
+    def _windows(self, shape: Shape) -> list[tuple[Affine, int, Constraint]]:
+        """Return for each axis the output's index, its size, and the constraint of the window."""
         self._require_shape(shape.rank > 0, "the input must have spatial axes", input=shape)
         axes, sizes = AXES[-shape.rank :], self._per_axis("output_size", shape.rank)
         windows = []
         for axis, size, whole in zip(axes, sizes, shape.dimensions[1:], strict=True):
-            bound = f"({axis} + 1)*{size} - p{axis}*{whole} - 1 < {whole + size - 1}"
-            windows.append((axis, size, bound))
+            (given, made) = indexes([axis, f"p{axis}"])
+            windows.append((made, size, (given + 1) * size - made * whole - 1 < whole + size - 1))
         return windows
 
 
@@ -66,15 +69,12 @@ class AdaptiveMaxPool(_Adaptive):
 
     keeps_output: ClassVar[bool] = True
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        windows = self._windows(inputs[0])
-        cells = ", ".join(f"p{axis}" for axis, _, _ in windows)
-        sizes = ", ".join(str(size) for _, size, _ in windows)
-        bounds = ", ".join(bound for _, _, bound in windows)
-        text = f"""function (I[N, C, ...]) -> (O) {{
-          O[n, c, {cells} : N, C, {sizes}] = >(I[n, c, ...]), {bounds};
-        }}"""
-        return function(text, inputs[0])
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        windows = self._windows(Shape(*given.shape[1:]))
+        cells, sizes, bounds = zip(*windows, strict=True)
+        cell, shape = axes_of(given), (*given.shape[:2], *sizes)
+        built.sum("O", (*cell[:2], *cells), given(*cell), *bounds, shape=shape, aggregation=">")
 
 
 @dataclass(frozen=True)
@@ -93,20 +93,14 @@ class AdaptiveAveragePool(_Adaptive):
 
     keeps_inputs: ClassVar[bool] = False
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
         """A mean along one axis after the other."""
-        windows, rank = self._windows(inputs[0]), inputs[0].rank
-        names = ["I", *(f"M{axis}" for axis, _, _ in windows[:-1]), "O"]
-        axes = [axis for axis, _, _ in windows]
-        sizes = [axis.upper() for axis in axes]
-        statements = []
-        for place, (axis, size, bound) in enumerate(windows):
-            cells = [*axes]
-            cells[place], sizes[place] = f"p{axis}", str(size)
-            statements.append(f"L{axis}[p{axis} : {size}] = +(1), {bound}, {axis} < {axis.upper()};")
-            statements.append(
-                f"{names[place + 1]}[n, c, {', '.join(cells)} : N, C, {', '.join(sizes)}]"
-                f" = +({names[place]}[n, c, {', '.join(axes)}] / L{axis}[p{axis}]), {bound};"
-            )
-        assert len(axes) == rank
-        return function(f"function (I[N, C, ...]) -> (O) {{ {' '.join(statements)} }}", inputs[0])
+        (given,) = inputs
+        cell = axes_of(given)
+        names = [*(f"M{index}" for index in cell[2:-1]), "O"]
+        for place, (own, size, bound) in enumerate(self._windows(Shape(*given.shape[1:])), start=2):
+            inside = cell[place] < given.shape[place]
+            count = built.sum(f"L{cell[place]}", (own,), Number(1.0), bound, inside, shape=(size,))
+            target, shape = [*cell], [*given.shape]
+            target[place], shape[place] = own, size
+            given = built.sum(names[place - 2], target, given(*cell) / count(own), bound, shape=shape)

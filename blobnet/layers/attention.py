@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.contraction import Function
+from blobnet.contraction.build import Builder, indexes
+from blobnet.contraction.form import Affine, Tensor, apply
 from blobnet.layers.initializers import check_initializer
-from blobnet.layers.lowered import AXES, ContractionLayer, broadcast, function, repeating
+from blobnet.layers.lowered import ContractionLayer, axes_of, broadcast, repeating
 from blobnet.memory.blob import Shape
 
 
@@ -32,30 +33,28 @@ class MatMul(ContractionLayer):
     transpose_second: bool = False
     arity: ClassVar[tuple[int, int | None]] = (2, 2)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        shapes = " ".join(map(str, inputs))
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        shapes = [Shape(*tensor.shape[1:]) for tensor in inputs]
+        shown = " ".join(map(str, shapes))
         rule = "both inputs must have matrices: (..., rows, columns)"
-        self._require_shape(all(shape.rank for shape in inputs), rule, inputs=shapes)
-        inner = [shape.dimensions[-2:][place] for shape, place in zip(inputs, self._inner, strict=True)]
+        self._require_shape(all(shape.rank for shape in shapes), rule, inputs=shown)
+        inner = [shape.dimensions[-2:][place] for shape, place in zip(shapes, self._inner, strict=True)]
         rule = "the inner sizes of both matrices must be the same"
-        self._require_shape(inner[0] == inner[1], rule, inputs=shapes)
-        rank = max(shape.rank for shape in inputs)
-        stacks = [(1,) * (rank - shape.rank) + shape.dimensions[:-2] for shape in inputs]
+        self._require_shape(inner[0] == inner[1], rule, inputs=shown)
+        rank = max(shape.rank for shape in shapes)
+        stacks = [(1,) * (rank - shape.rank) + shape.dimensions[:-2] for shape in shapes]
         wanted = broadcast(*stacks)
         rule = "stacks of matrices must have the same sizes along each axis, or 1"
-        self._require_shape(wanted is not None, rule, inputs=shapes)
+        self._require_shape(wanted is not None, rule, inputs=shown)
         assert wanted is not None
-        axes = "st"[: rank - 1]
-        matrices = ("ki" if self.transpose_first else "ik"), ("jk" if self.transpose_second else "kj")
-        heads, terms = [], []
-        for name, shape, stack, matrix in zip("AB", inputs, stacks, matrices, strict=True):
-            own = repeating(axes, stack, wanted)[rank - shape.rank :]
-            terms.append(f"{name}[{', '.join(['n', *own, *matrix])}]")
-            heads.append(f"{name}[N, {', '.join(map(str, shape.dimensions))}]")
-        rows, columns = (shape.dimensions[-2:][1 - place] for shape, place in zip(inputs, self._inner, strict=True))
-        sizes = ", ".join(map(str, (*wanted, rows, columns)))
-        result = f"O[{', '.join(['n', *axes, 'i', 'j'])} : N, {sizes}]"
-        return function(f"function ({', '.join(heads)}) -> (O) {{ {result} = +({' * '.join(terms)}); }}")
+        n, i, j, k, *axes = indexes(["n", "i", "j", "k", *"st"[: rank - 1]])
+        matrices = ((k, i) if self.transpose_first else (i, k)), ((j, k) if self.transpose_second else (k, j))
+        first, second = (
+            tensor(n, *repeating(axes, stack, wanted)[rank - shape.rank :], *matrix)
+            for tensor, shape, stack, matrix in zip(inputs, shapes, stacks, matrices, strict=True)
+        )
+        rows, columns = (shape.dimensions[-2:][1 - place] for shape, place in zip(shapes, self._inner, strict=True))
+        built.sum("O", (n, *axes, i, j), first * second, shape=(inputs[0].shape[0], *wanted, rows, columns))
 
     @property
     def _inner(self) -> tuple[int, int]:
@@ -93,17 +92,18 @@ class Tokens(ContractionLayer):
     def start(self, name: str, shape: Sequence[int]) -> str:
         return self.initializer if name == "position" else super().start(name, shape)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        shape = inputs[0]
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        shape, (n, e, *at) = Shape(*given.shape[1:]), axes_of(given)
         self._require_shape(shape.rank > 0, "the input must have spatial axes", input=shape)
-        axes = AXES[len(AXES) - shape.rank :]
-        steps = [math.prod(shape.sizes[place + 1 :]) for place in range(shape.rank)]
-        column = " + ".join(f"{step}*{axis}" for step, axis in zip(steps, axes, strict=True))
-        text = f"""function (I[N, E, ...], token[E], position[T, E]) -> (O) {{
-          P[n, e, {column} + 1 : N, E, T] = +(I[n, e, ...]);
-          O[n, e, t] = +(P[n, e, t] + (t < 1 ? token[e] : 0.0) + position[t, e]);
-        }}"""
-        return function(text, shape, T=1 + shape.positions)
+        columns, column, t = 1 + shape.positions, Affine((), 1), Affine.index("t")
+        token, position = built.parameter("token", shape.units), built.parameter("position", columns, shape.units)
+        for place, index in enumerate(at, start=1):
+            column += index * math.prod(shape.sizes[place:])
+        sizes = *given.shape[:2], columns
+        moved = built.sum("P", (n, e, column), given(n, e, *at), shape=sizes)
+        first = apply("select", apply("less", t, 1), token(e), 0)
+        built.sum("O", (n, e, t), moved(n, e, t) + first + position(t, e))
 
 
 @dataclass(frozen=True)
@@ -142,37 +142,43 @@ class MultiHeadAttention(ContractionLayer):
     def start(self, name: str, shape: Sequence[int]) -> str:
         return self.initializer if len(shape) > 1 else super().start(name, shape)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        for shape in inputs:
-            self._require_rank(shape, 1)
-        units = inputs[0].units
-        self._require_shape(units % self.heads == 0, "heads must divide the units", input=inputs[0], heads=self.heads)
-        columns = inputs[-1].width
-        same = all(shape.width == columns for shape in inputs[1:])
-        self._require_shape(same, "keys and values must have the same width", inputs=" ".join(map(str, inputs)))
-        names = ["X0", "X1", "X2"][: len(inputs)]
-        sources = {"query": 0, "key": min(1, len(inputs) - 1), "value": len(inputs) - 1}
-        heads = [f"{name}[N, U{place}, T{place}]" for place, name in enumerate(names)]
-        statements = []
-        for what, source in sources.items():
-            heads += [f"{what}[E, U{source}]", *[f"{what}_bias[E]"] * self.bias]
-            product = f"P_{what}[n, e, t] = +({what}[e, c] * X{source}[n, c, t]);"
-            bias = f" + {what}_bias[e]" if self.bias else ""
-            statements.append(f"{product} B_{what}[n, e, t] = +(P_{what}[n, e, t]{bias});")
-        heads += ["output[E, E]", *["output_bias[E]"] * self.bias]
-        seen = ", t - s < T" if self.causal else ""
-        root = float((units / self.heads) ** 0.5)
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        for tensor in inputs:
+            self._require_rank(Shape(*tensor.shape[1:]), 1)
+        samples, units, width = inputs[0].shape
+        self._require_shape(
+            units % self.heads == 0, "heads must divide the units", input=Shape(units, width), heads=self.heads
+        )
+        columns = inputs[-1].shape[2]
+        same = all(tensor.shape[2] == columns for tensor in inputs[1:])
+        shapes = " ".join(str(Shape(*tensor.shape[1:])) for tensor in inputs)
+        self._require_shape(same, "keys and values must have the same width", inputs=shapes)
+        n, e, t, c, h, s, u = indexes("n e t c h s u")
+        each = units // self.heads
+        of_head = h * each + u
+
+        def product(name: str, given: Tensor, between: str, made: str) -> Tensor:
+            weight = built.parameter(name, units, given.shape[1])
+            bias = built.parameter(f"{name}_bias", units) if self.bias else None
+            found = built.sum(between, (n, e, t), weight(e, c) * given(n, c, t))
+            return built.sum(made, (n, e, t), found(n, e, t) + bias(e) if bias else found(n, e, t))
+
+        sources = "query", "key", "value"
+        query, key, value = (
+            product(name, inputs[min(place, len(inputs) - 1)], f"P_{name}", f"B_{name}")
+            for place, name in enumerate(sources)
+        )
+        seen = [t - s < width] if self.causal else []
+        scores_cell, scores_shape, heads = (n, h, t, s), (samples, self.heads, width, columns), (n, h, t)
+        score = query(n, of_head, t) * key(n, of_head, s)
+        scores = built.sum("S", scores_cell, score, u < each, *seen, shape=scores_shape)
         # The greatest is no part of the result, and needs no derivative. Its exp is 1, so that a weight of 1 is exact
         # also where division is not rounded correctly, as on GPUs.
-        text = f"""function ({", ".join(heads)}) -> (O) {{
-          {" ".join(statements)}
-          S[n, h, t, s : N, H, T, K] = +(B_query[n, h*D + d, t] * B_key[n, h*D + d, s]), d < D{seen};
-          M[n, h, t] = >(S[n, h, t, s]){seen};
-          X[n, h, t, s : N, H, T, K] = +(exp((S[n, h, t, s] - detach(M[n, h, t])) / {root!r})){seen};
-          Z[n, h, t] = +(X[n, h, t, s]);
-          W[n, h, t, s] = +(X[n, h, t, s] / Z[n, h, t]);
-          C[n, h*D + d, t : N, E, T] = +(W[n, h, t, s] * B_value[n, h*D + d, s]), d < D;
-          R[n, e, t] = +(output[e, c] * C[n, c, t]);
-          O[n, e, t] = +(R[n, e, t]{" + output_bias[e]" * self.bias});
-        }}"""
-        return function(text, E=units, H=self.heads, D=units // self.heads, T=inputs[0].width, K=columns)
+        greatest = built.sum("M", heads, scores(*scores_cell), *seen, aggregation=">")
+        apart = scores(*scores_cell) - apply("detach", greatest(*heads))
+        powers = built.sum("X", scores_cell, apply("exp", apart / each**0.5), *seen, shape=scores_shape)
+        total = built.sum("Z", heads, powers(*scores_cell))
+        weights = built.sum("W", scores_cell, powers(*scores_cell) / total(*heads))
+        result = weights(*scores_cell) * value(n, of_head, s)
+        joined = built.sum("C", (n, of_head, t), result, u < each, shape=(samples, units, width))
+        product("output", joined, "R", "O")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blobnet.contraction import Function
-from blobnet.layers.lowered import ContractionLayer, function
+from blobnet.contraction.build import Builder, indexes
+from blobnet.contraction.form import Tensor, apply
+from blobnet.layers.lowered import ContractionLayer, axes_of
 from blobnet.memory.blob import Shape
 from blobnet.support.checks import check_number
 
@@ -21,11 +23,11 @@ class PReLU(ContractionLayer):
     def start(self, name: str, shape: Sequence[int]) -> str:
         return "constant(0.25)"
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        text = """function (I[N, C, ...], slope[C]) -> (O) {
-          O[n, c, ...] = +(I[n, c, ...] > 0 ? I[n, c, ...] : slope[c] * I[n, c, ...]);
-        }"""
-        return function(text, inputs[0])
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        cell = axes_of(given)
+        value, slope = given(*cell), built.parameter("slope", given.shape[1])
+        built.sum("O", cell, apply("select", apply("greater", value, 0), value, slope(cell[1]) * value))
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,10 @@ class Scale(ContractionLayer):
     def start(self, name: str, shape: Sequence[int]) -> str:
         return f"constant({float(self.initial)!r})"
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        text = "function (I[N, C, ...], scale[C]) -> (O) { O[n, c, ...] = +(I[n, c, ...] * scale[c]); }"
-        return function(text, inputs[0])
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        cell = axes_of(given)
+        built.sum("O", cell, given(*cell) * built.parameter("scale", given.shape[1])(cell[1]))
 
 
 @dataclass(frozen=True)
@@ -77,15 +80,18 @@ class SqueezeExcite(ContractionLayer):
         super().__post_init__()
         self._require_counts("reduction")
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        shape = inputs[0]
-        self._require_shape(shape.rank > 0, "the input must have spatial axes", input=shape)
-        text = """function (I[N, C, ...], squeeze[R, C], squeeze_bias[R], excite[C, R], excite_bias[C]) -> (O) {
-          S[n, c] = +(I[n, c, ...]);
-          H[n, r] = +(S[n, c] * squeeze[r, c]);
-          A[n, r] = +(max(H[n, r] / P + squeeze_bias[r], 0));
-          G[n, c] = +(A[n, r] * excite[c, r]);
-          E[n, c] = +(sigmoid(G[n, c] + excite_bias[c]));
-          O[n, c, ...] = +(I[n, c, ...] * E[n, c]);
-        }"""
-        return function(text, shape, R=max(1, shape.units // self.reduction), P=shape.positions)
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        units, *sizes = given.shape[1:]
+        self._require_shape(bool(sizes), "the input must have spatial axes", input=Shape(units, *sizes))
+        cell, few = axes_of(given), max(1, units // self.reduction)
+        (n, c), (r,) = cell[:2], indexes("r")
+        squeeze, squeeze_bias = built.parameter("squeeze", few, units), built.parameter("squeeze_bias", few)
+        excite, excite_bias = built.parameter("excite", units, few), built.parameter("excite_bias", units)
+        total = built.sum("S", (n, c), given(*cell))
+        hidden = built.sum("H", (n, r), total(n, c) * squeeze(r, c))
+        mean = hidden(n, r) / math.prod(sizes)
+        active = built.sum("A", (n, r), apply("max", mean + squeeze_bias(r), 0))
+        gate = built.sum("G", (n, c), active(n, r) * excite(c, r))
+        gate = built.sum("E", (n, c), apply("sigmoid", gate(n, c) + excite_bias(c)))
+        built.sum("O", cell, given(*cell) * gate(n, c))

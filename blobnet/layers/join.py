@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import ClassVar
 
-from blobnet.contraction import Function
+from blobnet.contraction.build import Builder, indexes
+from blobnet.contraction.form import Expression, Tensor, apply
 from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, EpilogueOp, fits, row_call
 from blobnet.launch.kernel_call import Blob, KernelCall
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, LayerContext, Placement, Placements
-from blobnet.layers.lowered import AXES, ContractionLayer, broadcast, function, repeating
+from blobnet.layers.lowered import AXES, ContractionLayer, broadcast, repeating
 from blobnet.memory.blob import Shape
 
 
@@ -25,22 +27,22 @@ class _Join(ContractionLayer):
     arity: ClassVar[tuple[int, int | None]] = (2, None)
     operator: ClassVar[str]
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        rank = max(shape.rank for shape in inputs)
-        own = [shape.dimensions if shape.rank else (shape.units, *(1,) * rank) for shape in inputs]
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        shapes = [Shape(*tensor.shape[1:]) for tensor in inputs]
+        rank = max(shape.rank for shape in shapes)
+        own = [shape.dimensions if shape.rank else (shape.units, *(1,) * rank) for shape in shapes]
         rule = "all inputs must have the same shape, or 1 in place of any size, or be (units,)"
         wanted = broadcast(*own)
         fits = wanted is not None and all(len(dimensions) == 1 + rank for dimensions in own)
-        self._require_shape(fits, rule, inputs=_listed(inputs))
+        self._require_shape(fits, rule, inputs=_listed(shapes))
         assert wanted is not None
-        cell = ("c", *AXES[len(AXES) - rank :])
-        heads, terms = [], []
-        for number, (shape, dimensions) in enumerate(zip(inputs, own, strict=True)):
-            heads.append(f"I{number}[N, {', '.join(map(str, shape.dimensions))}]")
-            terms.append(f"I{number}[n, {', '.join(repeating(cell, dimensions, wanted)[: 1 + shape.rank])}]")
-        sizes = ", ".join(map(str, wanted))
-        result = f"O[n, {', '.join(cell)} : N, {sizes}] = +({f' {self.operator} '.join(terms)})"
-        return function(f"function ({', '.join(heads)}) -> (O) {{ {result}; }}")
+        n, *cell = indexes(["n", "c", *AXES[len(AXES) - rank :]])
+        terms: list[Expression] = [
+            tensor(n, *repeating(cell, dimensions, wanted)[: 1 + shape.rank])
+            for tensor, shape, dimensions in zip(inputs, shapes, own, strict=True)
+        ]
+        function = {"+": "add", "*": "multiply"}[self.operator]
+        built.sum("O", (n, *cell), reduce(partial(apply, function), terms), shape=(inputs[0].shape[0], *wanted))
 
     def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
         return Placements(Placement.IN_PLACE if self.output_shape(inputs) in inputs else Placement.SEPARATE)

@@ -1,6 +1,7 @@
-"""Layers that are a function of the contraction language: all that a plan needs follows from its text.
+"""Layers that are contractions: all that a plan needs follows from their statements.
 
-A subclass gives :meth:`ContractionLayer.function`, and that is the layer:
+Layers of blobnet state them as values, in :meth:`ContractionLayer.define`. A layer of one's own may also give the text
+of a function, in :meth:`ContractionLayer.function`, and that is the layer:
 
     @dataclass(frozen=True)
     class Gain(ContractionLayer):
@@ -18,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,8 +29,9 @@ import numpy as np
 from blobnet.contraction import Function
 from blobnet.contraction import calls as compiled
 from blobnet.contraction import function as parsed
+from blobnet.contraction.build import Builder, indexes
 from blobnet.contraction.derivatives import delta_names
-from blobnet.contraction.form import Apply, Expression, Number, Program, Read, Tensor
+from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Tensor
 from blobnet.contraction.functions import FUNCTIONS
 from blobnet.contraction.training import Passes, passes
 from blobnet.errors import ContractionError, ShapeError, near_matches
@@ -80,9 +81,13 @@ class ContractionLayer(Layer):
     #: Whether errors show the contraction, which a user wrote as the layer's argument.
     shows_text: ClassVar[bool] = False
 
-    @abstractmethod
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        """The function that the layer is, for inputs of these shapes."""
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        """State the layer for inputs of (samples, units, ...): parameters, and statements that end in the output."""
+        raise NotImplementedError
+
+    def function(self, inputs: Sequence[Shape]) -> Function | None:
+        """The layer as a text, for inputs of these shapes; None where :meth:`define` states it."""
+        return None
 
     def start(self, name: str, shape: Sequence[int]) -> str:
         """How a parameter starts: a function of blobnet.layers.initializers."""
@@ -231,9 +236,9 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     return None
 
 
-def repeating(indexes: Sequence[str], sizes: Sequence[int], wanted: Sequence[int]) -> list[str]:
-    """The indexes of a tensor that is repeated along axes of size 1 to the ``wanted`` sizes."""
-    return [index if size == most else "0" for index, size, most in zip(indexes, sizes, wanted, strict=True)]
+def repeating(along: Sequence[Affine], sizes: Sequence[int], wanted: Sequence[int]) -> list[Affine]:
+    """The map of a tensor that is repeated along axes of size 1 to the ``wanted`` sizes."""
+    return [index if size == most else Affine() for index, size, most in zip(along, sizes, wanted, strict=True)]
 
 
 def function(text: str, like: Shape | None = None, /, **sizes: int) -> Function:
@@ -351,9 +356,32 @@ def _written(expression: Expression, names: Mapping[str, str]) -> str | None:
     return f"({f' {symbol} '.join(map(str, texts))})" if len(texts) > 1 else f"({symbol}{texts[0]})"
 
 
+def axes_of(tensor: Tensor) -> list[Affine]:
+    """The indexes of all axes of a tensor (samples, units, ...), from ``n`` and ``c`` on."""
+    return indexes(["n", "c", *AXES[len(AXES) + 2 - len(tensor.shape) :]])
+
+
 @lru_cache(1024)
 def _bound(layer: ContractionLayer, inputs: tuple[Shape, ...], samples: int) -> Bound:
     function = layer.function(inputs)
+    try:
+        if function:
+            return _bound_text(layer, function, inputs, samples)
+        names = [f"I{number}" if len(inputs) > 1 else "I" for number in range(len(inputs))]
+        tensors = [Tensor(name, (samples, *shape.dimensions)) for name, shape in zip(names, inputs, strict=True)]
+        built = Builder(tensors)
+        layer.define(built, tensors)
+        return Bound(built.program, tuple(names))
+    except ContractionError as error:
+        rule = "the layer must fit its inputs, and its arrays must have less than 2^31 elements"
+        rule = "its contraction must fit its inputs" if layer.shows_text else rule
+        wrapped = ShapeError(layer.subject, rule, inputs=" ".join(map(str, inputs)))
+        if layer.shows_text:
+            wrapped.args = (f"{wrapped}\n{error}",)
+        raise wrapped from error
+
+
+def _bound_text(layer: ContractionLayer, function: Function, inputs: Sequence[Shape], samples: int) -> Bound:
     layer._require(len(function.outputs) == 1, "its function must have one output", outputs=function.outputs)
     own, heads = layer_inputs(function), function.heads
     rule = "its function's inputs that begin with the samples must be as many as the layer's"
@@ -368,15 +396,7 @@ def _bound(layer: ContractionLayer, inputs: tuple[Shape, ...], samples: int) -> 
             rule = "the sizes of a parameter must be those of inputs, or given"
             layer._require(head is not None and not missing, rule, parameter=name, missing=missing)
             shapes[name] = tuple(size if isinstance(size, int) else sizes[size] for size in head or ())
-    try:
-        return Bound(_program(function.text, tuple(function.sizes.items()), tuple(shapes.items())), own)
-    except ContractionError as error:
-        rule = "the layer must fit its inputs, and its arrays must have less than 2^31 elements"
-        rule = "its contraction must fit its inputs" if layer.shows_text else rule
-        wrapped = ShapeError(layer.subject, rule, inputs=" ".join(map(str, inputs)))
-        if layer.shows_text:
-            wrapped.args = (f"{wrapped}\n{error}",)
-        raise wrapped from error
+    return Bound(_program(function.text, tuple(function.sizes.items()), tuple(shapes.items())), own)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.contraction import Function
-from blobnet.layers.lowered import ContractionLayer, function
+from blobnet.contraction.build import Builder, indexes
+from blobnet.contraction.form import Affine, Expression, Tensor, apply
+from blobnet.layers.lowered import ContractionLayer, axes_of
 from blobnet.memory.blob import Shape
 from blobnet.support.checks import check_number
 
@@ -35,15 +36,15 @@ class LayerNorm(ContractionLayer):
         super().__post_init__()
         _check(self, self.epsilon, self.affine)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        text = f"""function (I[N, C, ...]{", scale[C], shift[C]" * self.affine}) -> (O) {{
-          S[n, ...] = +(I[n, c, ...]);
-          D[n, c, ...] = +(I[n, c, ...] - S[n, ...] / C);
-          V[n, ...] = +(D[n, c, ...] * D[n, c, ...]);
-          O[n, c, ...] = +(D[n, c, ...] / sqrt(V[n, ...] / C + {float(self.epsilon)!r})
-            {"* scale[c] + shift[c]" * self.affine});
-        }}"""
-        return function(text, inputs[0])
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        n, c, *at = cell = axes_of(given)
+        units = given.shape[1]
+        total = built.sum("S", (n, *at), given(*cell))
+        apart = built.sum("D", cell, given(*cell) - total(n, *at) / units)
+        squares = built.sum("V", (n, *at), apart(*cell) * apart(*cell))
+        value = apart(*cell) / apply("sqrt", squares(n, *at) / units + self.epsilon)
+        built.sum("O", cell, _scaled(built, value, units, c) if self.affine else value)
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,19 @@ class _GroupNorm(ContractionLayer):
 
     keeps_inputs: ClassVar[bool] = False
 
-    def _normalized(self, shape: Shape, groups: int, epsilon: float, affine: bool) -> Function:
+    def _normalize(self, built: Builder, given: Tensor, groups: int, epsilon: float, affine: bool) -> None:
+        shape = Shape(*given.shape[1:])
         self._require_shape(shape.rank > 0 or shape.units > groups, "there must be several values a group", input=shape)
-        text = f"""function (I[N, C, ...]{", scale[C], shift[C]" * affine}) -> (O) {{
-          S[n, g : N, G] = +(I[n, g*K + k, ...]), k < K;
-          D[n, g*K + k, ... : N, C, ...] = +(I[n, g*K + k, ...] - S[n, g] / M), k < K;
-          V[n, g : N, G] = +(D[n, g*K + k, ...] * D[n, g*K + k, ...]), k < K;
-          O[n, g*K + k, ... : N, C, ...] = +(D[n, g*K + k, ...] / sqrt(V[n, g] / M + {float(epsilon)!r})
-            {"* scale[g*K + k] + shift[g*K + k]" * affine}), k < K;
-        }}"""
         each = shape.units // groups
-        return function(text, shape, G=groups, K=each, M=each * shape.positions)
+        count, (n, _, *at), (g, k) = each * shape.positions, axes_of(given), indexes("g k")
+        unit, group, bound = g * each + k, (given.shape[0], groups), k < each
+        cell = n, unit, *at
+        total = built.sum("S", (n, g), given(*cell), bound, shape=group)
+        apart = built.sum("D", cell, given(*cell) - total(n, g) / count, bound, shape=given.shape)
+        squares = built.sum("V", (n, g), apart(*cell) * apart(*cell), bound, shape=group)
+        value = apart(*cell) / apply("sqrt", squares(n, g) / count + epsilon)
+        scaled = _scaled(built, value, shape.units, unit) if affine else value
+        built.sum("O", cell, scaled, bound, shape=given.shape)
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,11 @@ class GroupNorm(_GroupNorm):
         self._require_counts("groups")
         _check(self, self.epsilon, self.affine)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        divides = inputs[0].units % self.groups == 0
-        self._require_shape(divides, "groups must divide the input's units", input=inputs[0], groups=self.groups)
-        return self._normalized(inputs[0], self.groups, self.epsilon, self.affine)
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        shape = Shape(*inputs[0].shape[1:])
+        divides = shape.units % self.groups == 0
+        self._require_shape(divides, "groups must divide the input's units", input=shape, groups=self.groups)
+        self._normalize(built, inputs[0], self.groups, self.epsilon, self.affine)
 
 
 @dataclass(frozen=True)
@@ -118,8 +122,8 @@ class InstanceNorm(_GroupNorm):
         super().__post_init__()
         _check(self, self.epsilon, self.affine)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        return self._normalized(inputs[0], inputs[0].units, self.epsilon, self.affine)
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        self._normalize(built, inputs[0], inputs[0].shape[1], self.epsilon, self.affine)
 
 
 @dataclass(frozen=True)
@@ -152,12 +156,20 @@ class LocalResponseNorm(ContractionLayer):
         check_number(self.subject, "beta", self.beta, least=0)
         check_number(self.subject, "bias", self.bias, above=0)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        text = f"""function (I[N, C, ...]) -> (O) {{
-          S[n, c, ... : N, C, ...] = +(I[n, c + k - K/2, ...] * I[n, c + k - K/2, ...]), k < K;
-          O = I / pow({float(self.bias)!r} + {float(self.alpha / self.size)!r} * S, {float(self.beta)!r});
-        }}"""
-        return function(text, inputs[0], K=self.size)
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        n, c, *at = cell = axes_of(given)
+        (k,) = indexes("k")
+        near = given(n, c + k - self.size // 2, *at)
+        squares = built.sum("S", cell, near * near, k < self.size, shape=given.shape)
+        power = apply("pow", self.bias + apply("multiply", self.alpha / self.size, squares(*cell)), self.beta)
+        built.sum("O", cell, given(*cell) / power, aggregation="=")
+
+
+def _scaled(built: Builder, value: Expression, units: int, unit: Affine) -> Expression:
+    """A value times ``scale``, plus ``shift``, both parameters of its unit."""
+    scale, shift = (built.parameter(name, units)(unit) for name in ("scale", "shift"))
+    return value * scale + shift
 
 
 def _check(layer: ContractionLayer, epsilon: float, affine: bool) -> None:

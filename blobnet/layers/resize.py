@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.contraction import Function
-from blobnet.layers.lowered import AXES, ContractionLayer, function
+from blobnet.contraction.build import Builder, indexes
+from blobnet.contraction.form import Affine, Constraint, Position, Tensor, apply
+from blobnet.layers.lowered import ContractionLayer, axes_of
 from blobnet.memory.blob import Shape
 
 _MODES = ("nearest", "bilinear")
@@ -38,27 +39,26 @@ class Upsample(ContractionLayer):
         self._per_axis("scale", len(self.scale) if isinstance(self.scale, tuple) else 1)
         self._require(self.mode in _MODES, f"mode must be one of {', '.join(_MODES)}", mode=self.mode)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        shape = inputs[0]
-        self._require_shape(shape.rank > 0, "the input must have spatial axes", input=shape)
-        axes, scales = AXES[-shape.rank :], self._per_axis("scale", shape.rank)
-        statements, names = [], ["I", *(f"T{axis}" for axis in axes[:-1]), "O"]
-        sizes = [axis.upper() for axis in axes]
-        for place, (axis, scale) in enumerate(zip(axes, scales, strict=True)):
-            reads, writes = list(axes), list(axes)
-            term, writes[place] = "", f"{scale}*{axis} + s"
-            bounds = f"s < {scale}"
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        rank = len(given.shape) - 2
+        self._require_shape(rank > 0, "the input must have spatial axes", input=Shape(*given.shape[1:]))
+        cell, k = axes_of(given), Affine.index("k")
+        names = [*(f"T{index}" for index in cell[2:-1]), "O"]
+        for place, scale in enumerate(self._per_axis("scale", rank), start=2):
+            at, size = cell[place], given.shape[place]
+            step = Affine.index(f"{at}s")
+            reads, writes, shape = [*cell], [*cell], [*given.shape]
+            writes[place], shape[place], bounds = at * scale + step, scale * size, [step < scale]
+            weight = None
             if self.mode == "bilinear":
                 # The output's cell lies at (s + 1/2) / scale - 1/2 after the input's cell, of the three around it.
-                point = f"min(max({axis} + (s + 0.5) / {scale} - 0.5, 0), {axis.upper()} - 1)"
-                reads[place], bounds = f"{axis} + k - 1", f"k < 3, {bounds}, {axis} < {axis.upper()}"
-                term = f"max(0, 1 - abs({point} - {axis} - k + 1)) * "
-            sizes[place] = f"{scale}*{axis.upper()}"
-            statements.append(
-                f"{names[place + 1]}[n, c, {', '.join(writes)} : N, C, {', '.join(sizes)}]"
-                f" = +({term}{names[place]}[n, c, {', '.join(reads)}]), {bounds};"
-            )
-        return function(f"function (I[N, C, ...]) -> (O) {{ {' '.join(statements)} }}", shape)
+                point = apply("add", at, apply("add", step, 0.5) / scale) - 0.5
+                point = apply("min", apply("max", point, 0), size - 1)
+                reads[place], bounds = at + k - 1, [k < 3, *bounds, at < size]
+                weight = apply("max", 0, 1 - apply("abs", point - Position(at + k - 1)))
+            term = weight * given(*reads) if weight else given(*reads)
+            given = built.sum(names[place - 2], writes, term, *bounds, shape=shape)
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,17 @@ class _Blocks(ContractionLayer):
 
     block: int
     keeps_inputs: ClassVar[bool] = False
-    #: The layer, with B for the block.
-    text: ClassVar[str]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require_counts("block")
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        self._require_rank(inputs[0], 2)
-        self._check(inputs[0])
-        return function(self.text, B=self.block)
-
-    def _check(self, shape: Shape) -> None:
-        """Raises ShapeError where the input is no whole number of blocks."""
-        raise NotImplementedError
+    def _cells(self) -> tuple[tuple[Affine, Affine, Affine, Affine], tuple[Affine, ...], tuple[Constraint, ...]]:
+        """Return the map of what has blocks of units, that of what has blocks of cells, and bounds."""
+        n, c, i, j, x, y = indexes("n c i j x y")
+        block = self.block
+        units = n, (c * block + i) * block + j, y, x
+        return units, (n, c, y * block + i, x * block + j), (i < block, j < block)
 
 
 @dataclass(frozen=True)
@@ -99,13 +95,13 @@ class DepthToSpace(_Blocks):
         ShapeError: the input has no two spatial axes, or block^2 does not divide its units.
     """
 
-    text: ClassVar[str] = """function (I[N, U, Y, X]) -> (O) {
-      O[n, c, y*B + i, x*B + j : N, U / (B*B), Y*B, X*B] = +(I[n, c*B*B + i*B + j, y, x]), i < B, j < B;
-    }"""
-
-    def _check(self, shape: Shape) -> None:
-        divides = shape.units % self.block**2 == 0
-        self._require_shape(divides, "the input's units must be a multiple of block^2", input=shape, block=self.block)
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        shape, block, (units, cells, bounds) = Shape(*inputs[0].shape[1:]), self.block, self._cells()
+        self._require_rank(shape, 2)
+        divides = shape.units % block**2 == 0
+        self._require_shape(divides, "the input's units must be a multiple of block^2", input=shape, block=block)
+        sizes = inputs[0].shape[0], shape.units // block**2, shape.height * block, shape.width * block
+        built.sum("O", cells, inputs[0](*units), *bounds, shape=sizes)
 
 
 @dataclass(frozen=True)
@@ -120,10 +116,10 @@ class SpaceToDepth(_Blocks):
         ShapeError: the input has no two spatial axes, or the block does not divide them.
     """
 
-    text: ClassVar[str] = """function (I[N, C, H, W]) -> (O) {
-      O[n, c*B*B + i*B + j, y, x : N, C*B*B, H / B, W / B] = +(I[n, c, y*B + i, x*B + j]), i < B, j < B;
-    }"""
-
-    def _check(self, shape: Shape) -> None:
-        divides = shape.height % self.block == 0 and shape.width % self.block == 0
-        self._require_shape(divides, "height and width must be multiples of block", input=shape, block=self.block)
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        shape, block, (units, cells, bounds) = Shape(*inputs[0].shape[1:]), self.block, self._cells()
+        self._require_rank(shape, 2)
+        divides = shape.height % block == 0 and shape.width % block == 0
+        self._require_shape(divides, "height and width must be multiples of block", input=shape, block=block)
+        sizes = inputs[0].shape[0], shape.units * block**2, shape.height // block, shape.width // block
+        built.sum("O", units, inputs[0](*cells), *bounds, shape=sizes)

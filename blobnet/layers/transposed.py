@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from blobnet.contraction import Function
+from blobnet.contraction.build import Builder, indexes
+from blobnet.contraction.form import Tensor
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer
 from blobnet.layers.initializers import check_initializer
-from blobnet.layers.lowered import AXES, ContractionLayer, function
+from blobnet.layers.lowered import ContractionLayer, axes_of
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import WindowAxis
 
@@ -51,43 +52,43 @@ class _Transposed(ContractionLayer):
     def start(self, name: str, shape: Sequence[int]) -> str:
         return self.initializer if name == "weight" else super().start(name, shape)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        shape = inputs[0]
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        shape = Shape(*given.shape[1:])
         self._require_rank(shape, self.rank)
         divides = shape.units % self.groups == 0
         self._require_shape(divides, "groups must divide the input's units", input=shape, groups=self.groups)
         names = ("kernel_size", "stride", "padding", "output_padding", "dilation")
-        sides = zip(*(self._per_axis(name, self.rank, least=0) for name in names), strict=True)
-        places, sizes, taps, extents, paddings, reached = [], [], [], [], [], True
-        for index, size, (kernel, stride, padding, more, dilation) in zip(
-            AXES[-self.rank :], shape.dimensions[1:], sides, strict=True
-        ):
-            places.append(f"{stride}*{index} + {dilation}*k{index}")
-            sizes.append((size - 1) * stride + dilation * (kernel - 1) + 1 + more - 2 * padding)
-            taps.append(f"k{index}")
-            extents.append(kernel)
-            paddings.append(padding)
-            reached &= WindowAxis(kernel, stride, dilation, (padding, padding)).meets(size, sizes[-1])
+        sides = [*zip(*(self._per_axis(name, self.rank, least=0) for name in names), strict=True)]
+        (n, c, *at), o, g = axes_of(given), *indexes("o g")
+        taps = indexes(f"{index}k" for index in at)
+        sizes = [
+            (size - 1) * stride + dilation * (kernel - 1) + 1 + more - 2 * padding
+            for size, (kernel, stride, padding, more, dilation) in zip(shape.sizes, sides, strict=True)
+        ]
         rule = "the padding must leave something of the output"
         self._require_shape(min(sizes) > 0, rule, input=shape, padding=self.padding, output=tuple(sizes))
-        unit, source, bounds = ("f", "c", "")
+        each, own, unit, source, bounds = shape.units // self.groups, self.filters // self.groups, o, c, []
         if self.groups > 1:
-            unit, source, bounds = "g*M + f", f"g*{shape.units // self.groups} + c", f", g < {self.groups}, f < M"
-            bounds += f", c < {shape.units // self.groups}"
-        head = f"I[N, C, ...], weight[C, M, {', '.join(map(str, extents))}]{', bias[F]' * self.bias}"
+            unit, source, bounds = g * own + o, g * each + c, [g < self.groups, o < own, c < each]
+        weight = built.parameter("weight", shape.units, own, *(kernel for kernel, *_ in sides))
+        bias = built.parameter("bias", self.filters) if self.bias else None
         # A contraction must have terms: where no input reaches the output, the whole is made, and cut behind that.
-        cuts = [0] * self.rank if reached else paddings
-        places = [f"{place} - {padding - cut}" for place, padding, cut in zip(places, paddings, cuts, strict=True)]
-        made = [str(size + 2 * cut) for size, cut in zip(sizes, cuts, strict=True)]
-        result = "T" if self.bias or not reached else "O"
-        cell = f"[n, {unit}, {', '.join(places)} : N, F, {', '.join(made)}]"
-        term = f"I[n, {source}, ...] * weight[{source}, f, {', '.join(taps)}]"
-        text = f"function ({head}) -> (O) {{ {result}{cell} = +({term}){bounds};"
-        if result == "T":
-            cells = ", ".join(f"{index} + {cut}" for index, cut in zip(AXES[-self.rank :], cuts, strict=True))
-            rest = ", ".join(map(str, sizes))
-            text += f" O[n, f, ... : N, F, {rest}] = +(T[n, f, {cells}]{' + bias[f]' * self.bias});"
-        return function(f"{text} }}", shape, F=self.filters, M=self.filters // self.groups)
+        windows = [WindowAxis(kernel, stride, dilation, (pad, pad)) for kernel, stride, pad, _, dilation in sides]
+        reached = all(axis.meets(*pair) for axis, *pair in zip(windows, shape.sizes, sizes, strict=True))
+        cuts = [0 if reached else axis.padding[0] for axis in windows]
+        cell = [
+            index * axis.stride + tap * axis.dilation - axis.padding[0] + cut
+            for index, tap, axis, cut in zip(at, taps, windows, cuts, strict=True)
+        ]
+        whole = [size + 2 * cut for size, cut in zip(sizes, cuts, strict=True)]
+        term = given(n, source, *at) * weight(source, o, *taps)
+        shape_of = given.shape[0], self.filters
+        is_last = reached and not bias
+        made = built.sum("O" if is_last else "T", (n, unit, *cell), term, *bounds, shape=(*shape_of, *whole))
+        if not is_last:
+            value = made(n, o, *(index + cut for index, cut in zip(at, cuts, strict=True)))
+            built.sum("O", (n, o, *at), value + bias(o) if bias else value, shape=(*shape_of, *sizes))
 
 
 @dataclass(frozen=True)

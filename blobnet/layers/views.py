@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
-from blobnet.contraction import Function
+from blobnet.contraction.build import Builder
+from blobnet.contraction.form import Affine, Tensor, apply
 from blobnet.errors import OptionError, ShapeError
 from blobnet.launch.kernel_call import Blob, KernelCall
 from blobnet.layers.base import Layer, LayerContext, Node, Placement, Placements
-from blobnet.layers.lowered import AXES, ContractionLayer, function
+from blobnet.layers.lowered import ContractionLayer, axes_of
 from blobnet.memory.blob import Shape
 from blobnet.support.checks import is_int
 
@@ -77,11 +78,11 @@ class Permute(ContractionLayer):
         fits = isinstance(self.order, tuple) and sorted(self.order) == list(range(len(self.order)))
         self._require(fits and bool(self.order), "order must have each axis of a sample once", order=self.order)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        self._require_rank(inputs[0], len(self.order) - 1)
-        axes = ["c", *AXES[len(AXES) - inputs[0].rank :]]
-        order = ", ".join(axes[axis] for axis in self.order)
-        return function(f"function (I[N, C, ...]) -> (O) {{ O[n, {order}] = +(I[n, c, ...]); }}", inputs[0])
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        self._require_rank(Shape(*given.shape[1:]), len(self.order) - 1)
+        n, *axes = axes_of(given)
+        built.sum("O", (n, *(axes[axis] for axis in self.order)), given(n, *axes))
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,14 @@ class Interleave(ContractionLayer):
     keeps_inputs: ClassVar[bool] = False
     copy_reason: ClassVar[str] = "units in another order"
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
         first, second = inputs
-        self._require_shape(first == second, "both inputs must have the same shape", inputs=f"{first} {second}")
-        text = """function (A[N, C, ...], B[N, C, ...]) -> (O) {
-          O[n, 2*c + k, ... : N, 2*C, ...] = +(k < 1 ? A[n, c, ...] : B[n, c, ...]), k < 2;
-        }"""
-        return function(text, first)
+        shapes = " ".join(str(Shape(*tensor.shape[1:])) for tensor in inputs)
+        self._require_shape(first.shape == second.shape, "both inputs must have the same shape", inputs=shapes)
+        (n, c, *at), k = axes_of(first), Affine.index("k")
+        term = apply("select", apply("less", k, 1), first(n, c, *at), second(n, c, *at))
+        samples, units, *sizes = first.shape
+        built.sum("O", (n, c * 2 + k, *at), term, k < 2, shape=(samples, 2 * units, *sizes))
 
 
 @dataclass(frozen=True)
@@ -133,15 +135,15 @@ class Pad(ContractionLayer):
         pairs = [value if isinstance(value, tuple) else (value, value) for value in values]
         return [pair if len(pair) == 2 else (None, None) for pair in pairs]
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        shape = inputs[0]
-        sides, axes = self._sides(shape.rank), AXES[len(AXES) - shape.rank :]
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        shape, (n, c, *at) = Shape(*given.shape[1:]), axes_of(given)
+        sides = self._sides(shape.rank)
         fits = 0 < shape.rank == len(sides)
         self._require_shape(fits, "there must be padding for each spatial axis", input=shape, padding=self.padding)
-        cells = ", ".join(f"{axis} + {before}" for axis, (before, _) in zip(axes, sides, strict=True))
-        sizes = ", ".join(f"{axis.upper()} + {sum(both)}" for axis, both in zip(axes, sides, strict=True))
-        text = f"function (I[N, C, ...]) -> (O) {{ O[n, c, {cells} : N, C, {sizes}] = +(I[n, c, ...]); }}"
-        return function(text, shape)
+        cell = [index + before for index, (before, _) in zip(at, sides, strict=True)]
+        sizes = [size + sum(both) for size, both in zip(shape.sizes, sides, strict=True)]
+        built.sum("O", (n, c, *cell), given(n, c, *at), shape=(*given.shape[:2], *sizes))
 
 
 @dataclass(frozen=True)
@@ -210,13 +212,11 @@ class Slice(ContractionLayer):
         first = self._parts(site.shapes[0])[0].start
         return part == replace(whole, layout=whole.layout.slice_units(first, part.layout.unit_count))
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        shape, parts = inputs[0], self._parts(inputs[0])
-        axes = ("c", *AXES[len(AXES) - shape.rank :])
-        cells = ", ".join(f"{part.step}*{axis} + {part.start}" for axis, part in zip(axes, parts, strict=True))
-        sizes = ", ".join(str(len(part)) for part in parts)
-        text = f"function (I[N, C, ...]) -> (O) {{ O[n, {', '.join(axes)} : N, {sizes}] = +(I[n, {cells}]); }}"
-        return function(text, shape)
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        parts, (n, *at) = self._parts(Shape(*given.shape[1:])), axes_of(given)
+        cell = [index * part.step + part.start for index, part in zip(at, parts, strict=True)]
+        built.sum("O", (n, *at), given(n, *cell), shape=(given.shape[0], *map(len, parts)))
 
 
 def split(node: Node, sizes: Sequence[int], axis: int = 0) -> list[Node]:

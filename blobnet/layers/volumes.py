@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import ClassVar
 
-from blobnet.contraction import Function
+from blobnet.contraction.build import Builder, indexes
+from blobnet.contraction.form import Affine, Constraint, Number, Tensor
 from blobnet.layers.activation import check_activation, split
 from blobnet.layers.base import Layer
 from blobnet.layers.initializers import check_initializer
-from blobnet.layers.lowered import AXES, ContractionLayer, function
+from blobnet.layers.lowered import AXES, ContractionLayer, axes_of
 from blobnet.layers.windows import Filtering, Pooling
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import Padding, WindowAxis
@@ -18,10 +22,15 @@ from blobnet.memory.windows import Padding, WindowAxis
 _RANK = 3
 
 
-def _cells(axes: Sequence[WindowAxis]) -> str:
-    """Return the maps by which taps of windows read: of the window's index, and of the tap's, k and its axis."""
-    maps = zip(AXES[-_RANK:], axes, strict=True)
-    return ", ".join(f"{axis.stride}*{name} + {axis.dilation}*k{name} - {axis.padding[0]}" for name, axis in maps)
+def _taps() -> list[Affine]:
+    """Return the indexes of a window's taps."""
+    return indexes(f"{axis}k" for axis in AXES[-_RANK:])
+
+
+def _cells(axes: Sequence[WindowAxis]) -> list[Affine]:
+    """Return the map by which taps of windows read."""
+    maps = zip(indexes([*AXES[-_RANK:]]), _taps(), axes, strict=True)
+    return [index * axis.stride + tap * axis.dilation - axis.padding[0] for index, tap, axis in maps]
 
 
 @dataclass(frozen=True)
@@ -74,29 +83,28 @@ class Conv3D(Filtering, ContractionLayer):
     def start(self, name: str, shape: Sequence[int]) -> str:
         return self.initializer if name == "weight" else super().start(name, shape)
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        shape = inputs[0]
-        sizes, axes = self._output_sizes(shape), self.windows(shape)
-        each = shape.units // self.groups
-        filters, units, bounds = "f", "c", ""
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        shape = Shape(*given.shape[1:])
+        sizes, windows, each = self._output_sizes(shape), self.windows(shape), shape.units // self.groups
+        (n, c, *at), o, g, taps = axes_of(given), *indexes("o g"), _taps()
+        filters, units, bounds = o, c, []
         if self.groups > 1:
-            filters, units = f"g*{self.filters // self.groups} + f", f"g*{each} + c"
-            bounds = f", f < {self.filters // self.groups}, g < {self.groups}"
-        taps = ", ".join(str(axis.kernel) for axis in axes)
-        cell = f"[n, {filters}, ... : N, F, {', '.join(map(str, sizes))}]"
-        source, reads, padded = "I", axes, ""
-        if not all(axis.meets(*pair) for axis, *pair in zip(axes, sizes, shape.axes, strict=True)):
+            own = self.filters // self.groups
+            filters, units, bounds = g * own + o, g * each + c, [o < own, g < self.groups]
+        weight = built.parameter("weight", self.filters, each, *(axis.kernel for axis in windows))
+        bias = built.parameter("bias", self.filters) if self.bias else None
+        if not all(axis.meets(*pair) for axis, *pair in zip(windows, sizes, shape.axes, strict=True)):
             # A contraction must have terms: where windows see nothing but zeros, these are written around the data.
-            source, reads = "P", tuple(replace(axis, padding=(0, 0)) for axis in axes)
-            at = ", ".join(f"{name} + {axis.padding[0]}" for name, axis in zip(AXES[-_RANK:], axes, strict=True))
-            whole = ", ".join(str(size + sum(axis.padding)) for size, axis in zip(shape.axes, axes, strict=True))
-            padded = f" P[n, c, {at} : N, U, {whole}] = +(I[n, c, ...]);"
-        term = f"{source}[n, {units}, {_cells(reads)}] * weight[{filters}, c, kz, ky, kx]"
-        text = f"function (I[N, U, ...], weight[F, C, {taps}]{', bias[F]' * self.bias}) -> (O) {{{padded}"
-        text += f" {'T' if self.bias else 'O'}{cell} = +({term}){bounds};"
-        if self.bias:
-            text += " O[n, f, ...] = +(T[n, f, ...] + bias[f]);"
-        return function(f"{text} }}", shape, F=self.filters, C=each)
+            cell = [index + axis.padding[0] for index, axis in zip(at, windows, strict=True)]
+            whole = [size + sum(axis.padding) for size, axis in zip(shape.axes, windows, strict=True)]
+            given = built.sum("P", (n, c, *cell), given(n, c, *at), shape=(*given.shape[:2], *whole))
+            windows = tuple(replace(axis, padding=(0, 0)) for axis in windows)
+        term = given(n, units, *_cells(windows)) * weight(filters, c, *taps)
+        made = (given.shape[0], self.filters, *sizes)
+        total = built.sum("T" if bias else "O", (n, filters, *at), term, *bounds, shape=made)
+        if bias:
+            built.sum("O", (n, o, *at), total(n, o, *at) + bias(o))
 
 
 @dataclass(frozen=True)
@@ -108,14 +116,11 @@ class _Pool3D(Pooling, ContractionLayer):
     padding: Padding = 0
     rank: ClassVar[int] = _RANK
 
-    def _texts(self, shape: Shape) -> tuple[tuple[WindowAxis, ...], str, str]:
-        """The windows, the sizes of the output, and the constraints of the taps."""
-        sizes, axes = ", ".join(map(str, self._output_sizes(shape))), self.windows(shape)
-        return (
-            axes,
-            sizes,
-            ", ".join(f"k{name} < {axis.kernel}" for name, axis in zip(AXES[-_RANK:], axes, strict=True)),
-        )
+    def _windows(self, given: Tensor) -> tuple[tuple[WindowAxis, ...], tuple[int, ...], list[Constraint]]:
+        """Return the windows over an input, the output's shape, and the bounds of the taps."""
+        shape = Shape(*given.shape[1:])
+        made, windows = (*given.shape[:2], *self._output_sizes(shape)), self.windows(shape)
+        return windows, made, [tap < axis.kernel for tap, axis in zip(_taps(), windows, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -124,10 +129,10 @@ class MaxPool3D(_Pool3D):
 
     keeps_output: ClassVar[bool] = True
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        axes, sizes, bounds = self._texts(inputs[0])
-        text = f"O[n, c, ... : N, C, {sizes}] = >(I[n, c, {_cells(axes)}]), {bounds};"
-        return function(f"function (I[N, C, ...]) -> (O) {{ {text} }}", inputs[0])
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        (windows, shape, bounds), (n, c, *at) = self._windows(given), axes_of(given)
+        built.sum("O", (n, c, *at), given(n, c, *_cells(windows)), *bounds, shape=shape, aggregation=">")
 
 
 @dataclass(frozen=True)
@@ -137,16 +142,17 @@ class AveragePool3D(_Pool3D):
     count_include_pad: bool = True
     keeps_inputs: ClassVar[bool] = False
 
-    def function(self, inputs: Sequence[Shape]) -> Function:
-        axes, sizes, bounds = self._texts(inputs[0])
-        cell = f"[n, c, ... : N, C, {sizes}]"
+    def define(self, built: Builder, inputs: Sequence[Tensor]) -> None:
+        (given,) = inputs
+        (windows, shape, bounds), (n, c, *at) = self._windows(given), axes_of(given)
+        cell, value = (n, c, *at), given(n, c, *_cells(windows))
         if self.count_include_pad:
-            area = axes[0].kernel * axes[1].kernel * axes[2].kernel
-            text = f"O{cell} = +(I[n, c, {_cells(axes)}] / {area}), {bounds};"
-        else:
-            text = f"S{cell} = +(I[n, c, {_cells(axes)}]), {bounds};"
-            for name, axis, size in zip(AXES[-_RANK:], axes, sizes.split(", "), strict=True):
-                place = f"{axis.stride}*{name} + k - {axis.padding[0]}"
-                text += f" L{name}[{name} : {size}] = +(1), k < {axis.kernel}, {place} < {name.upper()};"
-            text += " O[n, c, z, y, x] = +(S[n, c, z, y, x] / (Lz[z] * Ly[y] * Lx[x]));"
-        return function(f"function (I[N, C, ...]) -> (O) {{ {text} }}", inputs[0])
+            area = math.prod(axis.kernel for axis in windows)
+            built.sum("O", cell, value / area, *bounds, shape=shape)
+            return
+        total, counts = built.sum("S", cell, value, *bounds, shape=shape), []
+        for index, axis, size, made in zip(at, windows, given.shape[2:], shape[2:], strict=True):
+            k = Affine.index("k")
+            inside = index * axis.stride + k - axis.padding[0] < size
+            counts.append(built.sum(f"L{index}", (index,), Number(1.0), k < axis.kernel, inside, shape=(made,))(index))
+        built.sum("O", cell, total(*cell) / reduce(operator.mul, counts))

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from blobnet import layers
+from blobnet.contraction.derivatives import delta_names, differentiate
+from blobnet.contraction.form import Program
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, ShapeError
+from blobnet.execution.contractions import run
 from blobnet.layers.lowered import ContractionLayer
 from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
@@ -470,6 +473,13 @@ def test_config(name: str) -> None:
     assert layer.kind in layers.__all__
 
 
+def gradients(program: Program, arrays: dict[str, Any], delta: Any, device: Device) -> dict[str, Any]:
+    """dL/d input of a program, by name, for the delta of its output."""
+    names = delta_names(program)
+    found = run(differentiate(program), {**arrays, names["O"]: delta}, device)
+    return {name: found[names[name]] for name in arrays}
+
+
 # -- nothing but zeros -------------------------------------------------------------------------------------------------
 
 
@@ -478,11 +488,11 @@ def test_windows_that_see_nothing_but_zeros_give_the_bias(device: Device) -> Non
     random, layer = np.random.default_rng(0), layers.Conv3D(4, (2, 1, 2), 1, (2, 0, 1), (3, 1, 1), 2)
     arrays = {"I": (3, 2, 1, 2, 3), "weight": (4, 1, 2, 1, 2), "bias": (4,)}
     arrays = {name: random.standard_normal(shape).astype(np.float32) for name, shape in arrays.items()}
-    compiled = layer.function([Shape(2, 1, 2, 3)])
+    program = layer.bound([Shape(2, 1, 2, 3)], 3).program
     bias = arrays["bias"][:, None, None, None]
-    np.testing.assert_array_equal(compiled(device, **arrays)["O"], np.broadcast_to(bias, (3, 4, 2, 2, 4)))
+    np.testing.assert_array_equal(run(program, arrays, device)["O"], np.broadcast_to(bias, (3, 4, 2, 2, 4)))
     delta = random.standard_normal((3, 4, 2, 2, 4)).astype(np.float32)
-    found = compiled.gradients(arrays, {"O": delta}, device)
+    found = gradients(program, arrays, delta, device)
     assert not found["I"].any()
     assert not found["weight"].any()
     np.testing.assert_allclose(found["bias"], delta.sum((0, 2, 3, 4)), rtol=1e-5)
@@ -495,7 +505,7 @@ def attention_gradients(arrays: dict[str, Any], delta: Any, heads: int, causal: 
     """dL/d input and parameters of attention in PyTorch, from its softmax (its fused kernels cancel less exactly)."""
     torch = pytest.importorskip("torch")
     given = {name: torch.tensor(array, dtype=dtype, requires_grad=True) for name, array in arrays.items()}
-    x = given["X0"]
+    x = given["I"]
     size, units, columns = x.shape
 
     def projected(name: str) -> Any:
@@ -518,12 +528,12 @@ def test_gradients_of_attention_at_large_scores(device: Device, largest: float, 
     random, heads, units, columns = np.random.default_rng(7), 2, 6, 4
     arrays = {name: random.standard_normal((units, units)) for name in ("query", "key", "value", "output")}
     arrays |= {f"{name}_bias": random.standard_normal(units) for name in tuple(arrays)}
-    arrays["X0"], delta = random.standard_normal((2, 5, units, columns))
+    arrays["I"], delta = random.standard_normal((2, 5, units, columns))
     for name in ("query", "key"):
         arrays[name] *= (largest / units) ** 0.5
     arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
     layer = layers.MultiHeadAttention(heads, causal=causal)
-    found = layer.function([matrix(units, columns)]).gradients(arrays, {"O": delta.astype(np.float32)}, device)
+    found = gradients(layer.bound([matrix(units, columns)], 5).program, arrays, delta.astype(np.float32), device)
     wanted, theirs = (
         attention_gradients(arrays, delta.astype(np.float32), heads, causal, kind)
         for kind in (torch.float64, torch.float32)
