@@ -14,6 +14,7 @@ from blobnet.contraction.form import Apply
 from blobnet.contraction.functions import FUNCTIONS
 from blobnet.contraction.products import matrix_of, moves
 from blobnet.contraction.schedule import (
+    Product,
     Schedule,
     Tile,
     combining,
@@ -313,8 +314,8 @@ class CostModel:
 
     def gpu(self, schedule: Schedule) -> Prediction:
         """On a GPU, whose work-items are lanes: cycles of a compute unit that starts four warps' instructions."""
-        if schedule.is_product:
-            return self.product(schedule)
+        if schedule.product:
+            return self.product(schedule, schedule.product)
         device = self.device
         threads, lanes, vector = schedule.threads, schedule.lanes, schedule.vector
         warps = threads / device.lanes
@@ -397,35 +398,31 @@ class CostModel:
         arithmetic = groups / device.compute_units * points * results * self.operations / 4 * warps / share
         return Prediction(total, arithmetic, (loads + far) / results, registers, groups, (traffic, traffic), overhang)
 
-    def product_groups(self, schedule: Schedule) -> int:
-        """Work-groups of a product of matrices."""
-        rows, columns = schedule.rows, schedule.columns
-        assert rows
-        assert columns
+    def product_groups(self, product: Product, parts: int) -> int:
+        """Work-groups of a product of matrices whose depth is in so many parts."""
+        rows, columns = product.rows, product.columns
         own = {*rows.names, *columns.names}
-        count = schedule.split[1] * math.prod(self.extents[name] for name in self.outputs if name not in own)
+        count = parts * math.prod(self.extents[name] for name in self.outputs if name not in own)
         for side in (rows, columns):
             count *= -(-math.prod(self.extents[name] for name in side.names) // side.size)
         return count
 
-    def product(self, schedule: Schedule) -> Prediction:
+    def product(self, schedule: Schedule, product: Product) -> Prediction:
         """On a GPU, a product of matrices."""
-        rows, columns, device = schedule.rows, schedule.columns, self.device
-        assert rows
-        assert columns
-        groups = self.product_groups(schedule)
-        parts, step = schedule.split[1], schedule.step
+        rows, columns, device = product.rows, product.columns, self.device
+        parts, step = schedule.split[1], product.step
+        groups = self.product_groups(product, parts)
         steps = -(-self.points // step // parts)
         results = rows.size * columns.size
         loads = 1 / rows.block + 1 / columns.block
         speed = 1 / (1 + _LOCAL * loads + _GLOBAL * (1 / rows.size + 1 / columns.size) + _STEP / step)
         values, under_way, instructions = 0.0, 0, 0.0
-        for side, operand in zip((rows, columns), sides(self.table, schedule), strict=True):
+        for side, operand in zip((rows, columns), sides(self.table, product), strict=True):
             is_packed = any(self.operands[key] == operand for key in schedule.packed)
-            matrix = matrix_of(self.table, schedule, operand, side, is_packed)
+            matrix = matrix_of(self.table, product, operand, side, is_packed)
             under_way += matrix.slots * matrix.places * matrix.width
-            if not schedule.along:
-                divided = len(moves(operand, schedule.depth, self.extents)) - 1
+            if not product.along:
+                divided = len(moves(operand, product.depth, self.extents)) - 1
                 instructions += _DIVIDED * max(0.3, divided) * matrix.places
             if matrix.is_far:
                 speed /= 0.96 + _FAR_LOAD * matrix.slots * matrix.places
@@ -438,10 +435,10 @@ class CostModel:
         registers = rows.block * columns.block + rows.block + columns.block + under_way + OTHER_REGISTERS
         row = results / 128 / speed + values / step / 128
         ends = _ENDS * results / 128
-        busy = _BUSY_ITEMS / schedule.threads
+        busy = _BUSY_ITEMS / product.threads
         waves = max(busy, -(-groups // device.compute_units))
         # A step is too short for the next one to arrive where too few groups wait for each other.
-        resident = max(1, min(self.register_file // (registers * schedule.threads), -(-groups // device.compute_units)))
+        resident = max(1, min(self.register_file // (registers * product.threads), -(-groups // device.compute_units)))
         stall = max(1.0, _LATENCY / (resident * step * results / 128))
         total = waves * (steps * step * row * stall + ends)
         total += sum(_LAUNCH + _PACK * self.elements(key) / device.compute_units for key in schedule.packed)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from blobnet.contraction.costs import CostModel, Prediction
-from blobnet.contraction.schedule import Schedule, Side, Tile, can_be_cheap, check, constrained
+from blobnet.contraction.schedule import Product, Schedule, Side, Tile, can_be_cheap, check, constrained
 from blobnet.contraction.table import CUT, Table, cut, join_name, part_of
 from blobnet.errors import OptionError
 from blobnet.launch.kernel_call import group_size
@@ -51,16 +51,16 @@ def gpu_schedules(table: Table, model: CostModel, base: Schedule) -> list[tuple[
     found = [(model.gpu(plain), plain) for plain in _plains(table, model, base)]
     products = list(_matrices(table, model, base))
     found += [(model.gpu(product), product) for product in products]
-    if not products or _narrow(table, products[0]):
+    if not products or _narrow(table, products[0].product):
         found += _shares(table, model, base)
     return sorted(found, key=lambda item: item[0].cycles)
 
 
-def _narrow(table: Table, product: Schedule) -> bool:
-    """Whether one of the matrices is nearly a vector."""
-    assert product.rows
-    assert product.columns
-    return any(math.prod(table.extents[name] for name in side.names) < _FEW for side in (product.rows, product.columns))
+def _narrow(table: Table, product: Product | None) -> bool:
+    """Return True if one of the matrices is nearly a vector."""
+    return product is not None and any(
+        math.prod(table.extents[name] for name in side.names) < _FEW for side in (product.rows, product.columns)
+    )
 
 
 def _matrices(table: Table, model: CostModel, base: Schedule) -> Iterator[Schedule]:
@@ -84,23 +84,18 @@ def _matrices(table: Table, model: CostModel, base: Schedule) -> Iterator[Schedu
     keys = list(model.strides)
     left, right_key = keys[1 - right], keys[right]
     for depth, along, packed in _depths(table, model, (left, rows[-1]), (right_key, columns[-1])):
+        is_cheap = device.prefers_32bit_addresses and can_be_cheap(table, depth)
         for (height, width, step, block), splits in itertools.product(MATRIX_TILES, (1, 2, 4, 8, 16, 32, 64, 128, 256)):
             if along and table.extents[along] % step:
                 continue
-            schedule = replace(
-                base,
-                rows=Side(tuple(rows), height, block[0]),
-                columns=Side(tuple(columns), width, block[1]),
-                depth=depth,
-                step=step,
-                along=along,
-                packed=packed,
-                split=(depth[0], splits) if splits > 1 else ("", 1),
-            )
-            is_cheap = device.prefers_32bit_addresses and can_be_cheap(table, schedule)
-            schedule = replace(schedule, cheap_addresses=is_cheap)
-            if splits > 1 and (model.points < 64 * splits or model.product_groups(schedule) > 8 * device.compute_units):
+            sides = Side(tuple(rows), height, block[0]), Side(tuple(columns), width, block[1])
+            product = Product(*sides, depth, step, along, is_cheap and not along)
+            many = splits > 1 and model.product_groups(product, splits) > 8 * device.compute_units
+            if many or (splits > 1 and model.points < 64 * splits):
                 continue
+            schedule = replace(
+                base, product=product, packed=packed, split=(depth[0], splits) if splits > 1 else ("", 1)
+            )
             if _fits(table, model, schedule):
                 yield schedule
 

@@ -26,6 +26,7 @@ from blobnet.contraction.kernel import Kernel
 from blobnet.contraction.layout import Halo, Layout
 from blobnet.contraction.phases import disjoint, gathered
 from blobnet.contraction.schedule import (
+    Product,
     Schedule,
     Tile,
     borders,
@@ -131,6 +132,25 @@ class Group:
     stores: tuple[tuple[Read, Expression], ...]
 
 
+@dataclass
+class Buffers:
+    """Memory of a program's own.
+
+    Args:
+        elements: of each buffer.
+        taken: names of others.
+    """
+
+    elements: dict[str, int]
+    taken: set[str] = field(default_factory=set)
+
+    def add(self, wanted: str, elements: int) -> str:
+        """One more; return its name, which is as near to the wanted one as can be."""
+        name = unused(wanted, {*self.taken, *self.elements})
+        self.elements[name] = elements
+        return name
+
+
 def lower(
     program: Program,
     choose: Callable[[Table], Schedule],
@@ -154,14 +174,11 @@ def lower(
     groups = grouped(program, is_zeroed=places is None)
     layouts = laid_out(program, groups, places)
     places = places or {}
-    elements = {name: layout.elements for name, layout in layouts.items() if name not in places}
+    own = Buffers({name: layout.elements for name, layout in layouts.items() if name not in places}, set(layouts))
     samples = {name: 0 for name, place in places.items() if place.has_samples and place.layout.shape[0] > 1}
     units = {name: place.unit for name, place in places.items() if place.unit is not None}
     types = {name: place.type for name, place in places.items()}
     steps: list[Step] = []
-
-    def new_name(wanted: str) -> str:
-        return unused(wanted, {*layouts, *elements})
 
     for group in groups:  # What fills a tensor comes before what tells which of its axes the samples are.
         _sample_index(group, samples, places)
@@ -176,15 +193,15 @@ def lower(
         halos = analysis.halos(group.statement, analysis.met_within(group.statement, zeros_of(layouts)))
         padded = {read.tensor.name for read, halo in halos.items() if any(map(any, halo))}
         chosen = choose(whole)
-        for table, schedule in scheduled(whole, chosen, elements, new_name, most_threads):
+        for table, schedule in scheduled(whole, chosen, own, most_threads):
             made = table.stores[0].operand.name
             entry = f"contraction_{made}_{len(steps)}"
             if made not in layouts and isinstance(table.expression, Load) and not table.reductions:
                 types[made] = types.get(table.expression.operand.name, FLOAT32)  # A packed operand.
             kernel = generate(table, schedule, entry, units, types)
             steps.append(Step(table, schedule, kernel, whole, chosen, frozenset(table.buffers) - padded))
-    by_sample = frozenset(name for name, axis in samples.items() if name in elements and axis == 0)
-    return LoweredProgram(program, layouts, elements, tuple(steps), by_sample, types)
+    by_sample = frozenset(name for name, axis in samples.items() if name in own.elements and axis == 0)
+    return LoweredProgram(program, layouts, own.elements, tuple(steps), by_sample, types)
 
 
 def _in_place(tables: Sequence[Table], output: str, source: str) -> list[Table]:
@@ -407,13 +424,9 @@ def _same_rows(group: Group) -> list[tuple[str, str]]:
 
 
 def scheduled(
-    table: Table,
-    schedule: Schedule,
-    elements: dict[str, int],
-    new_name: Callable[[str], str],
-    most_threads: int = GROUP_SIZE,
+    table: Table, schedule: Schedule, own: Buffers, most_threads: int = GROUP_SIZE
 ) -> list[tuple[Table, Schedule]]:
-    """The tables of a table's launches under a schedule; buffers of its own join ``elements`` under a ``new_name``.
+    """The tables of a table's launches under a schedule; buffers that these need join its ``own``.
 
     Launches that it takes besides have no more than ``most_threads`` work-items a group.
 
@@ -424,82 +437,72 @@ def scheduled(
     steps = [(border, small(border)) for border in borders(table, schedule)]
     table, schedule = prepared(table, schedule), replace(schedule, peel="")
     check(table, schedule)
-    if schedule.is_product:
-        return [*steps, *_product(table, schedule, elements, new_name, most_threads)]
     names = operand_names(table)
-    wide = [names[key] for key in schedule.wide]
+    wide, product = [names[key] for key in schedule.wide], schedule.product
     for operand in [names[key] for key in schedule.packed]:
-        table, packing = packed(table, operand, schedule, new_name("packed"), elements)
-        steps += packing
+        if product:
+            table, packing = matrix_copy(table, operand, product, own)
+            steps.append((packing, small(packing)))
+        else:
+            table, packings = packed(table, operand, schedule, own)
+            steps += packings
     if wide:  # What is packed is loaded as the vector's lanes.
         left = operand_names(table)
         schedule = replace(schedule, wide=tuple(key for key, operand in left.items() if operand in wide))
     part, parts = schedule.split
     if parts == 1:
         return [*steps, (table, schedule)]
-    first, second = split(table, part, parts, new_name("partial"))
-    elements[first.stores[0].operand.name] = math.prod(index.extent for index in first.outputs)
-    order = (part_of(part, PIECE), *schedule.order)
+    if product:
+        first, second = split_depth(table, product, parts, own)
+    else:
+        first, second = split(table, part, parts, own)
+        schedule = replace(schedule, split=("", 1), order=(part_of(part, PIECE), *schedule.order))
     last = small(second)
     check(second, last)
-    return [*steps, (first, replace(schedule, split=("", 1), order=order)), (second, last)]
+    return [*steps, (first, schedule), (second, last)]
 
 
-def _product(
-    table: Table, schedule: Schedule, elements: dict[str, int], new_name: Callable[[str], str], most_threads: int
-) -> list[tuple[Table, Schedule]]:
-    """The launches of a product of matrices."""
-    steps = []
-    names = operand_names(table)
-    for operand in [names[key] for key in schedule.packed]:
-        table, packing = matrix_copy(table, operand, schedule, new_name("packed"), elements)
-        steps.append((packing, spread(packing, most_threads)))
-    if schedule.split[1] == 1:
-        return [*steps, (table, schedule)]
-    first, second = split_depth(table, schedule, new_name("partial"))
-    elements[first.stores[0].operand.name] = math.prod(index.extent for index in first.outputs)
-    return [*steps, (first, schedule), (second, spread(second, most_threads))]
-
-
-def matrix_copy(
-    table: Table, operand: Operand, schedule: Schedule, name: str, elements: dict[str, int]
-) -> tuple[Table, Table]:
+def matrix_copy(table: Table, operand: Operand, product: Product, own: Buffers) -> tuple[Table, Table]:
     """The table with a copy of an operand whose rows (or columns) lie side by side, whole tiles, and what makes it."""
-    left, _ = sides(table, schedule)
-    side = schedule.rows if operand == left else schedule.columns
-    assert side
-    own = [index for index in table.outputs if operand.stride(index.name) and index.name not in side.names]
+    left, _ = sides(table, product)
+    side = product.rows if operand == left else product.columns
+    apart = [index for index in table.outputs if operand.stride(index.name) and index.name not in side.names]
     size, strides = 1, {}
     for index in reversed(side.names):
         strides[index] = size
         size *= table.extents[index]
     size = -(-size // side.size) * side.size
-    for index in (*reversed(schedule.depth), *(index.name for index in reversed(own))):
+    for index in (*reversed(product.depth), *(index.name for index in reversed(apart))):
         if operand.stride(index):
             strides[index] = size
             size *= table.extents[index]
-    elements[name] = size
-    copy = Operand(name, tuple((stride, Affine.index(index)) for index, stride in strides.items()), 0, side.size)
+    axes = tuple((stride, Affine.index(index)) for index, stride in strides.items())
+    copy = Operand(own.add("packed", size), axes, 0, side.size)
+    indexes = tuple(replace(index, is_output=True) for index in table.indexes if index.name in strides)
+    packing = Table(indexes, "=", Load(operand), (), (Store(replace(copy, block=0), Value()),))
+    return _reading(table, operand, copy), packing
+
+
+def _reading(table: Table, operand: Operand, copy: Operand) -> Table:
+    """The table that reads a copy of an operand."""
 
     def replaced(node: Expression) -> Expression | None:
         return Load(copy) if node == Load(operand) else None
 
-    indexes = tuple(replace(index, is_output=True) for index in table.indexes if index.name in strides)
-    packing = Table(indexes, "=", Load(operand), (), (Store(replace(copy, block=0), Value()),))
-    return replace(table, expression=rewritten(table.expression, replaced)), packing
+    return replace(table, expression=rewritten(table.expression, replaced))
 
 
-def split_depth(table: Table, schedule: Schedule, partial: str) -> tuple[Table, Table]:
+def split_depth(table: Table, product: Product, parts: int, own: Buffers) -> tuple[Table, Table]:
     """Two tables for one: sums of parts of the depth, whole steps each, and the sums of these."""
-    part, parts = part_of("depth", PIECE), schedule.split[1]
+    part = part_of("depth", PIECE)
     size, place = 1, Affine()
-    for name in reversed(schedule.depth):
+    for name in reversed(product.depth):
         place += Affine.index(name) * size
         size *= table.extents[name]
-    length = part_steps(table, schedule) * schedule.step
+    length = part_steps(table, product, parts) * product.step
     bound = Constraint(place - Affine.index(part) * length, length)
     outputs = (Index(part, parts, True), *table.outputs)
-    target = _dense(partial, outputs, table)
+    target = _dense(own, outputs, table)
     first = replace(
         table,
         indexes=(*outputs, *table.reductions),
@@ -517,13 +520,14 @@ def split_depth(table: Table, schedule: Schedule, partial: str) -> tuple[Table, 
     return first, second
 
 
-def _dense(name: str, indexes: Sequence[Index], table: Table) -> Operand:
-    """An operand of its own memory, an element for each value of the indexes, in the order of what a table stores."""
+def _dense(own: Buffers, indexes: Sequence[Index], table: Table) -> Operand:
+    """Partial results in memory of their own, one for each value of the indexes, in the order of what a table stores."""
     store = table.stores[0].operand
     axes, size = [], 1
     for index in sorted(indexes[:0:-1], key=lambda index: abs(store.stride(index.name))):
         axes.append((size, Affine.index(index.name)))
         size *= index.extent
+    name = own.add("partial", size * indexes[0].extent)
     return Operand(name, ((size, Affine.index(indexes[0].name)), *reversed(axes)), 0)
 
 
@@ -552,7 +556,7 @@ def spread(table: Table, most: int = GROUP_SIZE) -> Schedule:
     return Schedule(tiles=tiles, order=tuple(reversed(order)))
 
 
-def split(table: Table, name: str, parts: int, partial: str) -> tuple[Table, Table]:
+def split(table: Table, name: str, parts: int, own: Buffers) -> tuple[Table, Table]:
     """Two tables for one: sums of parts of a reduction index, of which the last may be shorter, and sums of these."""
     whole = table.extents[name]
     extent = -(-whole // parts)
@@ -565,7 +569,7 @@ def split(table: Table, name: str, parts: int, partial: str) -> tuple[Table, Tab
 
     expression = changed_forms(table.expression, lambda form: form.substitute(forms), operand)
     outputs = [Index(part, parts, True), *(replace(index, period=0, kept=0) for index in table.outputs)]
-    place = _dense(partial, outputs, table)
+    place = _dense(own, outputs, table)
     reductions = [replace(index, extent=extent) if index.name == name else index for index in table.reductions]
     constraints = tuple(replace(bound, form=bound.form.substitute(forms)) for bound in table.constraints)
     if parts * extent > whole:
@@ -583,68 +587,67 @@ def split(table: Table, name: str, parts: int, partial: str) -> tuple[Table, Tab
     return first, second
 
 
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of a packed copy, beside that of the lanes.
+
+    Args:
+        index: of the values that are read of it, in steps of what all its indexes share: none that a stride leaves out.
+        form: these, of the table's indexes.
+        stride: in the copy.
+        source: stride and form of ``index`` in the operand.
+        has_samples: whether it goes over the samples that are there.
+    """
+
+    index: Index
+    form: Affine
+    stride: int
+    source: tuple[int, Affine]
+    has_samples: bool
+
+
+def _packed_axes(table: Table, operand: Operand, vector: str, block: int) -> list[_Axis]:
+    """The axes of a copy in blocks of lanes, the outermost first."""
+    extents, found, size = table.extents, list[_Axis](), block
+    spans = {index: range(extent) for index, extent in extents.items()}
+    for stride, form in sorted(operand.axes, key=lambda axis: abs(axis[0])):
+        if not form.coefficient(vector):
+            reached, step = form.range(spans), math.gcd(*(factor for of, factor in form.terms if extents[of] > 1)) or 1
+            index = Index(f"axis{len(found)}", len(range(reached.start, reached.stop, step)), True)
+            steps = Affine.of({of: factor // step for of, factor in form.terms}, (form.offset - reached.start) // step)
+            source = stride, Affine.index(index.name) * step + reached.start
+            has_samples = table.sample is not None and form.indexes == table.sample.indexes
+            found.insert(0, _Axis(index, steps, size, source, has_samples))
+            size *= index.extent
+    return found
+
+
 def packed(
-    table: Table, operand: Operand, schedule: Schedule, name: str, elements: dict[str, int]
+    table: Table, operand: Operand, schedule: Schedule, own: Buffers
 ) -> tuple[Table, list[tuple[Table, Schedule]]]:
     """The table with a copy of an operand in which the lanes of the vector lie side by side, and what makes it."""
     vector, block = schedule.vector, schedule.tile(schedule.vector).step
-    extents = table.extents
-    spans = {index: range(size) for index, size in extents.items()}
-    rows: list[tuple[int, Affine, range, str]] = []
-    sources: list[tuple[int, Affine]] = []
-    size = block
-    counts = table.sample.indexes if table.sample else ()  # The copy has the samples that are there.
-    sample = None
-    for stride, form in sorted(operand.axes, key=lambda axis: abs(axis[0])):
-        if form.coefficient(vector):
-            source_stride, shift = stride, form.offset
-            continue
-        # Of the axis what is read, in steps of what all its indexes share: no element that a stride leaves out.
-        reached, step = form.range(spans), math.gcd(*(factor for of, factor in form.terms if extents[of] > 1)) or 1
-        reached = range(reached.start, reached.stop, step)
-        axis = f"axis{len(rows)}"
-        steps_ = Affine.of({name: factor // step for name, factor in form.terms}, (form.offset - reached.start) // step)
-        rows.insert(0, (size, steps_, reached, axis))
-        sources.insert(0, (stride, Affine.index(axis) * step + reached.start))
-        sample = sources[0][1] if counts and form.indexes == counts else sample
-        size *= len(reached)
-    rows_of_block = size // block
-    extent = extents[vector]
-    blocks = -(-extent // block)
-    elements[name] = blocks * size
-    copy = Operand(
-        name,
-        (*((step, form) for step, form, _, _ in rows), (1, Affine.index(vector))),
-        0,
-        block,
-        vector,
-        rows_of_block,
-    )
-
-    def replaced(node: Expression) -> Expression | None:
-        return Load(copy) if node == Load(operand) else None
-
+    axes, extent = _packed_axes(table, operand, vector, block), table.extents[vector]
+    rows = math.prod(axis.index.extent for axis in axes)
+    name = own.add("packed", -(-extent // block) * rows * block)
+    lanes = tuple((axis.stride, axis.form) for axis in axes)
+    copy = Operand(name, (*lanes, (1, Affine.index(vector))), 0, block, vector, rows)
+    ((stride, shift),) = ((stride, form.offset) for stride, form in operand.axes if form.coefficient(vector))
+    of_samples = next((axis.source[1] for axis in axes if axis.has_samples), None)
     steps = []
     for first, count, width in ((0, extent // block, block), (extent // block, 1, extent % block)):
         if not count or not width:
             continue
-        indexes = [Index("block", count, True), Index("lane", width, True)]
-        indexes += [Index(axis, len(reached), True) for _, _, reached, axis in rows]
-        place = Affine.index("block") * block + Affine.index("lane") + first * block
-        source = Operand(operand.name, (*sources, (source_stride, place + shift)), operand.offset)
-        target = Operand(
-            name,
-            (
-                (size, Affine.index("block") + first),
-                (1, Affine.index("lane")),
-                *((step, Affine.index(axis)) for step, _, _, axis in rows),
-            ),
-            0,
-        )
-        of_samples = place + shift if (vector,) == counts else sample
-        packing = Table(tuple(indexes), "=", Load(source), (), (Store(target, Value()),), sample=of_samples)
+        indexes = Index("block", count, True), Index("lane", width, True), *(axis.index for axis in axes)
+        number, lane = Affine.index("block") + first, Affine.index("lane")
+        place = number * block + lane + shift
+        source = Operand(operand.name, (*(axis.source for axis in axes), (stride, place)), operand.offset)
+        inner = [(axis.stride, Affine.index(axis.index.name)) for axis in axes]
+        target = Operand(name, ((rows * block, number), (1, lane), *inner), 0)
+        sample = place if table.sample and (vector,) == table.sample.indexes else of_samples
+        packing = Table(indexes, "=", Load(source), (), (Store(target, Value()),), sample=sample)
         steps.append((packing, transposing(packing)))
-    return replace(table, expression=rewritten(table.expression, replaced)), steps
+    return _reading(table, operand, copy), steps
 
 
 def transposing(table: Table) -> Schedule:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from blobnet.contraction.c_text import affine, times
 from blobnet.contraction.form import Affine
 from blobnet.contraction.kernel import Kernel
-from blobnet.contraction.schedule import Schedule, Side, depth_of, part_steps, sides
+from blobnet.contraction.schedule import Product, Side, depth_of, part_steps, sides
 from blobnet.contraction.stores import Stores
 from blobnet.contraction.table import Load, Operand, Table, loads_of
 
@@ -66,14 +66,12 @@ class Matrix:
         return f"{self.text}_next" + (f"_{slot}" if self.slots > 1 else "") + (f"_{place}" if self.places > 1 else "")
 
 
-def matrix_of(
-    table: Table, schedule: Schedule, operand: Operand, side: Side, is_packed: bool, text: str = ""
-) -> Matrix:
+def matrix_of(table: Table, product: Product, operand: Operand, side: Side, is_packed: bool, text: str = "") -> Matrix:
     """One of the two matrices of a product."""
-    threads, step = schedule.threads, schedule.step
+    threads, step = product.threads, product.step
     near, last = (
         next((name for name in reversed(names) if table.extents[name] > 1), names[-1])
-        for names in (side.names, schedule.depth)
+        for names in (side.names, product.depth)
     )
     if not is_packed and operand.stride(near) != 1 and operand.stride(last) == 1:
         along = min(_ALONG_DEPTH, 1 << (step.bit_length() - 1), threads)
@@ -113,27 +111,24 @@ class ProductGenerator(Stores):
     """Writes a kernel."""
 
     def kernel(self) -> Kernel:
-        table, schedule = self.table, self.schedule
-        assert schedule.rows
-        assert schedule.columns
-        self.side_of = {"row": schedule.rows, "column": schedule.columns}
+        assert self.schedule.product
+        table, product = self.table, self.schedule.product
+        self.product, self.side_of = product, {"row": product.rows, "column": product.columns}
         self.left, self.right = (
-            matrix_of(table, schedule, operand, side, bool(operand.block), text)
-            for operand, side, text in zip(
-                sides(table, schedule), self.side_of.values(), ("left", "right"), strict=True
-            )
+            matrix_of(table, product, operand, side, bool(operand.block), text)
+            for operand, side, text in zip(sides(table, product), self.side_of.values(), ("left", "right"), strict=True)
         )
         with self.kernel_block():
             self.local_memory()
             groups = self.places()
-            columns, total = schedule.columns, self.total_of(schedule.columns.names)
+            columns, total = product.columns, self.total_of(product.columns.names)
             if columns.names[0] in self.sample_names and total > columns.size:
                 with self.block(f"if (column_tile < {self.limits['column']})"):
                     self.body()
             else:
                 self.body()
         text = "\n".join(self.lines) + "\n"
-        return Kernel(text, self.entry, tuple(self.buffers), groups, schedule.threads, 1, bool(self.count))
+        return Kernel(text, self.entry, tuple(self.buffers), groups, product.threads, 1, bool(self.count))
 
     # -- what lies where ---------------------------------------------------------------------------------------------
 
@@ -145,7 +140,7 @@ class ProductGenerator(Stores):
         return math.prod(self.extents[name] for name in names)
 
     def local_memory(self) -> None:
-        step, rows = self.schedule.step, self.side_of["row"]
+        step, rows = self.product.step, self.side_of["row"]
         sizes = (
             2 * step * self.left.pitch,
             max(2 * step * self.right.pitch, rows.items * self.side_of["column"].size),
@@ -155,7 +150,7 @@ class ProductGenerator(Stores):
 
     def places(self) -> int:
         """Write which tile the group makes; return the number of groups."""
-        table, schedule = self.table, self.schedule
+        table = self.table
         own = {*self.side_of["row"].names, *self.side_of["column"].names}
         counts = [(name, -(-self.total_of(side.names) // side.size)) for name, side in self.side_of.items()]
         apart = [(index.name, index.extent) for index in table.outputs if index.name not in own]
@@ -178,7 +173,7 @@ class ProductGenerator(Stores):
                 self.put(f"group /= {count};")
         self.apart = [name for name, _ in apart]
         self.limits = {}
-        for word, names in (("column", self.side_of["column"].names), ("depth", schedule.depth)):
+        for word, names in (("column", self.side_of["column"].names), ("depth", self.product.depth)):
             total = self.total_of(names)
             first = names[0]
             has_samples = first in self.sample_names
@@ -193,7 +188,7 @@ class ProductGenerator(Stores):
         """Return what a number in a run of indexes adds to the place of an operand."""
         parts = []
         for below, size, stride, is_first in moves(
-            operand, names, sizes or self.extents, self.schedule.along if sizes else "", self.schedule.step
+            operand, names, sizes or self.extents, self.product.along if sizes else "", self.product.step
         ):
             text = number if below == 1 else f"{number} / {below}"
             text = text if is_first else f"{text} % {size}"
@@ -215,7 +210,7 @@ class ProductGenerator(Stores):
     # -- the kernel --------------------------------------------------------------------------------------------------
 
     def body(self) -> None:
-        schedule = self.schedule
+        product = self.product
         for matrix, word in ((self.left, "row"), (self.right, "column")):
             self.pointers_of(matrix, word)
         rows, columns = self.side_of["row"], self.side_of["column"]
@@ -230,38 +225,38 @@ class ProductGenerator(Stores):
             type_ = f"float{matrix.width}" if matrix.width > 1 else "float"
             values = [matrix.value(slot, place) for slot in range(matrix.slots) for place in range(matrix.places)]
             self.put(f"{type_} {', '.join(values)};")
-        steps = -(-depth_of(self.table) // schedule.step)
-        parts = schedule.split[1]
+        steps = -(-depth_of(self.table) // product.step)
+        parts = self.schedule.split[1]
         limit = self.limits["depth"]
-        last = str(steps) if limit.isdigit() else f"({limit} + {schedule.step - 1}) / {schedule.step}"
+        last = str(steps) if limit.isdigit() else f"({limit} + {product.step - 1}) / {product.step}"
         first = "0"
         if parts > 1:
-            size = part_steps(self.table, schedule)
+            size = part_steps(self.table, product, parts)
             first = f"{self.values[self.apart[0]]} * {size}"
             self.put(f"const int first_step = {first};")
             last = f"min(first_step + {size}, {last})"
             first = "first_step"
         self.put(f"const int last_step = {last} - 1;")
-        if schedule.cheap_addresses:
-            self.put(f"const int missing = max((last_step + 1) * {schedule.step} - {limit}, 0);")
+        if product.cheap_addresses:
+            self.put(f"const int missing = max((last_step + 1) * {product.step} - {limit}, 0);")
         may_be_empty = parts > 1 or not limit.isdigit()
         with self.group_block(f"{first} <= last_step" if may_be_empty else ""):
             self.fetch(first, is_first=True)
             self.store_step(is_first=True)
             self.put("barrier(CLK_LOCAL_MEM_FENCE);")
-            if schedule.cheap_addresses:
+            if product.cheap_addresses:
                 for matrix in (self.left, self.right):
-                    self.put(f"int {matrix.text}_turn = {schedule.step * matrix.pitch};")
+                    self.put(f"int {matrix.text}_turn = {product.step * matrix.pitch};")
             else:
                 self.put("int now = 0;")
             with self.block(f"for (int step = {first}; step < last_step; step++)"):
                 self.fetch("(step + 1)")
                 self.multiply()
-                if not schedule.cheap_addresses:
+                if not product.cheap_addresses:
                     self.put("now = 1 - now;")
                 self.store_step()
                 self.put("barrier(CLK_LOCAL_MEM_FENCE);")
-                if schedule.cheap_addresses:
+                if product.cheap_addresses:
                     self.turn()
             self.multiply(is_last=True)
         self.results()
@@ -269,7 +264,7 @@ class ProductGenerator(Stores):
     @property
     def const(self) -> str:
         """The qualifier of pointers to local memory: with cheap addresses they move from one half to the other."""
-        return "" if self.schedule.cheap_addresses else "const "
+        return "" if self.product.cheap_addresses else "const "
 
     def turn(self) -> None:
         """The halves of local memory change places."""
@@ -284,7 +279,7 @@ class ProductGenerator(Stores):
 
     def pointers_of(self, matrix: Matrix, word: str) -> None:
         """Write the pointers to the rows or columns that a work-item loads, for the first place of the depth."""
-        schedule, operand, side = self.schedule, matrix.operand, matrix.side
+        product, operand, side = self.product, matrix.operand, matrix.side
         total = self.total_of(side.names)
         if matrix.is_far:
             slot, place = f"thread / {matrix.place_step}", f"thread % {matrix.place_step}"
@@ -310,32 +305,32 @@ class ProductGenerator(Stores):
             self.put(f"const int {mine} = {number};")
             parts = self.apart_offset(operand)
             parts.append(self.offset(operand, side.names, mine))
-            if schedule.along and operand.stride(schedule.along):
-                parts.append(times(f"{matrix.text}_place", operand.stride(schedule.along)))
+            if product.along and operand.stride(product.along):
+                parts.append(times(f"{matrix.text}_place", operand.stride(product.along)))
             text = " + ".join(part for part in parts if part != "0") or "0"
             text = text.replace("+ -", "- ")
             type_, blob, from_ = self.c_type(operand.name), self.buffers[operand.name], f"{matrix.text}_from{slot_}"
-            if schedule.cheap_addresses:
+            if product.cheap_addresses:
                 self.put(f"const ROW_OF({type_}) {from_} = ROW_AT({type_}, {blob}, {text});")
             else:
                 self.put(f"__global const {type_} *const {from_} = {blob} + ({text});")
 
     def fetch(self, step: str, *, is_first: bool = False) -> None:
         """Loads a step of both matrices into registers, be it the first one."""
-        schedule = self.schedule
-        depth, size = schedule.depth, schedule.step
+        product = self.product
+        depth, size = product.depth, product.step
         with self.block(""):
-            if schedule.along:
-                sizes = {**self.extents, schedule.along: self.extents[schedule.along] // size}
+            if product.along:
+                sizes = {**self.extents, product.along: self.extents[product.along] // size}
                 for matrix in (self.left, self.right):
                     shift = self.offset(matrix.operand, depth, step, sizes)
                     self.put(f"const int {matrix.text}_shift = {shift};")
                     for place in range(matrix.places):
-                        beyond = place * matrix.place_step * matrix.operand.stride(schedule.along)
+                        beyond = place * matrix.place_step * matrix.operand.stride(product.along)
                         at = f"{matrix.text}_shift" + (f" + {beyond}" if beyond else "").replace("+ -", "- ")
                         self.load_place(matrix, place, at, self.in_step(matrix, place))
                 return
-            is_cheap, limit = schedule.cheap_addresses, self.limits["depth"]
+            is_cheap, limit = product.cheap_addresses, self.limits["depth"]
             number, less = ("uint", "" if is_first else " - missing") if is_cheap else ("int", "")
             for matrix in (self.left, self.right):
                 for place in range(matrix.places):
@@ -355,9 +350,9 @@ class ProductGenerator(Stores):
 
     def in_step(self, matrix: Matrix, place: int) -> list[str]:
         """Return the condition that a place of the depth belongs to the step."""
-        if (place + 1) * matrix.place_step <= self.schedule.step:
+        if (place + 1) * matrix.place_step <= self.product.step:
             return []
-        return [f"{matrix.text}_place < {self.schedule.step - place * matrix.place_step}"]
+        return [f"{matrix.text}_place < {self.product.step - place * matrix.place_step}"]
 
     def load_place(self, matrix: Matrix, place: int, at: str, conditions: list[str]) -> None:
         type_, blob = self.c_type(matrix.operand.name), self.buffers[matrix.operand.name]
@@ -367,7 +362,7 @@ class ProductGenerator(Stores):
             pointer = f"{matrix.text}_from{slot if even is None else 0}"
             apart = slot * matrix.slot_step * (even or 0)
             index = f"{at} + {apart}" if apart or (slot and even is not None) else at
-            if self.schedule.cheap_addresses:
+            if self.product.cheap_addresses:
                 text = f"ROW_BEHIND({type_}, {blob}, {pointer}, {apart}, {at})"
                 text = (
                     f"*(__global const float{width} *){text}" if type_ == "float" else f"vload_half{width}(0, {text})"
@@ -384,9 +379,9 @@ class ProductGenerator(Stores):
 
     def store_step(self, *, is_first: bool = False) -> None:
         """Puts a step into one half of local memory, the first one into the first."""
-        step = self.schedule.step
+        step = self.product.step
         for matrix in (self.left, self.right):
-            half = f"{matrix.text}_turn" if self.schedule.cheap_addresses else f"now * {step * matrix.pitch}"
+            half = f"{matrix.text}_turn" if self.product.cheap_addresses else f"now * {step * matrix.pitch}"
             half_at = "" if is_first else f"{half} + "
             for place in range(matrix.places):
                 conditions = self.in_step(matrix, place)
@@ -400,10 +395,10 @@ class ProductGenerator(Stores):
 
     def multiply(self, *, is_last: bool = False) -> None:
         """Multiplies a step of both matrices, be it the last one."""
-        step = self.schedule.step
+        step = self.product.step
         rows, columns = self.side_of["row"], self.side_of["column"]
         for matrix in (self.left, self.right):
-            half = "" if self.schedule.cheap_addresses else f" + now * {step * matrix.pitch}"
+            half = "" if self.product.cheap_addresses else f" + now * {step * matrix.pitch}"
             self.put(f"__local const float *{matrix.text}_now = {matrix.text}_at{half};")
         last, others = (
             f"__attribute__((opencl_unroll_hint({rows})))" for rows in (_LAST_UNROLLED, min(step, UNROLLED))

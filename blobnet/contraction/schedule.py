@@ -40,8 +40,9 @@ operand whose copy has rows (or columns) side by side. Other outputs are matrice
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from blobnet.contraction.form import Apply, Position
 from blobnet.contraction.table import Load, Operand, Table, cut, interior, join_name, joined, period_of, restricted
@@ -95,8 +96,45 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Product:
+    """A sum of products as one of two matrices; see the head of this module.
+
+    Args:
+        rows: output indexes of one operand alone.
+        columns: those of the other one, or of none.
+        depth: the reduction indexes.
+        step: rows of both matrices that are in local memory at a time.
+        along: the index of all rows of a step; "" where steps do not keep to one.
+        cheap_addresses: whether only the first step tests its rows, and bytes have 32 bits.
+    """
+
+    rows: Side
+    columns: Side
+    depth: tuple[str, ...]
+    step: int
+    along: str = ""
+    cheap_addresses: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Work-items of a group."""
+        return self.rows.items * self.columns.items
+
+    @property
+    def local_bytes(self) -> int:
+        """Bytes of local memory at most: two steps of both matrices; results leave through it, too."""
+        columns = max(2 * self.step, self.rows.items) * (self.columns.size + 4)
+        return FLOAT32.itemsize * (2 * self.step * (self.rows.size + 4) + columns)
+
+    def __str__(self) -> str:
+        parts = [f"rows {self.rows}", f"columns {self.columns}", f"depth {' '.join(self.depth)} {self.step}"]
+        parts += [f"along {self.along}"] if self.along else []
+        return "; ".join([*parts, *["addresses cheap"] * self.cheap_addresses])
+
+
+@dataclass(frozen=True)
 class Schedule:
-    """See the head of this module. Indexes without a tile have one of 1x1x1."""
+    """See the head of this module. Indexes without a tile have one of 1x1x1; a product has no tiles."""
 
     joins: tuple[tuple[str, ...], ...] = ()
     peel: str = ""
@@ -113,17 +151,7 @@ class Schedule:
     shared: tuple[str, int] = ("", 1)
     wide: tuple[str, ...] = ()
     ahead: int = 0
-    rows: Side | None = None
-    columns: Side | None = None
-    depth: tuple[str, ...] = ()
-    step: int = 1
-    along: str = ""
-    cheap_addresses: bool = False
-
-    @property
-    def is_product(self) -> bool:
-        """True if it makes a product of matrices."""
-        return bool(self.rows or self.columns or self.depth)
+    product: Product | None = None
 
     def tile(self, index: str) -> Tile:
         """The tile of an output index."""
@@ -132,9 +160,7 @@ class Schedule:
     @property
     def threads(self) -> int:
         """Work-items of a group."""
-        if self.rows and self.columns:
-            return self.rows.items * self.columns.items
-        return self.owners * self.shared[1]
+        return self.product.threads if self.product else self.owners * self.shared[1]
 
     @property
     def owners(self) -> int:
@@ -158,11 +184,7 @@ class Schedule:
         parts += [f"ahead {self.ahead}"] if self.ahead else []
         parts += [f"split {self.split[0]} {self.split[1]}"] if self.split[1] > 1 else []
         parts += [f"order {' '.join(self.order)}"] if self.order else []
-        parts += [f"{word} {side}" for word, side in (("rows", self.rows), ("columns", self.columns)) if side]
-        parts += [f"depth {' '.join(self.depth)} {self.step}"] if self.depth else []
-        parts += [f"along {self.along}"] if self.along else []
-        parts += ["addresses cheap"] if self.cheap_addresses else []
-        return "; ".join(parts)
+        return "; ".join([*parts, *([str(self.product)] if self.product else [])])
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
@@ -171,63 +193,88 @@ class Schedule:
         Raises:
             OptionError: it is none.
         """
-        made = cls()
-        for part in text.split(";"):
-            word, *names = part.split() or [""]
-            if not word:
-                continue
+        made: dict[str, Any] = {}
+        for part in filter(str.strip, text.split(";")):
+            word, *names = part.split()
+            if word not in _SETTINGS:
+                raise _bad(f"{word!r} is no setting", hint=near_matches(word, list(_SETTINGS)))
+            name, read = _SETTINGS[word]
             try:
-                made = _with(made, word, names)
-            except OptionError:
-                raise
+                value = read(names)
             except ValueError as error:
                 raise _bad(f"{part.strip()!r} is no setting", hint="see blobnet/contraction/schedule.py.") from error
-        return made
+            # What there may be several of is a dictionary.
+            made[name] = {**made.get(name, {}), **value} if isinstance(value, dict) else value
+        for pair in (("vector", "lanes"), ("depth", "step")):
+            made |= zip(pair, made.get(pair[0], ()), strict=False)
+        made["joins"] = tuple(made.get("joins", ()))
+        product = {item.name: made.pop(item.name) for item in fields(Product) if item.name in made}
+        if product and not product.keys() >= {"rows", "columns", "depth"}:
+            raise _bad("a product has rows, columns and depth", schedule=text)
+        return cls(**made, product=Product(**product) if product else None)
 
 
-def _with(made: Schedule, word: str, names: list[str]) -> Schedule:
-    def number(text: str) -> int:
-        if int(text) < 1:
-            raise ValueError(text)
-        return int(text)
+def _number(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
 
-    if word == "peel":
-        (name,) = names
-        return replace(made, peel=name)
-    if word == "join" and len(names) > 1:
-        return replace(made, joins=(*made.joins, tuple(names)))
-    if word == "tile":
-        name, sizes = names
-        threads, walk, block = map(number, sizes.split("x"))
-        return replace(made, tiles={**made.tiles, name: Tile(threads, walk, block)})
-    sized = ("vector", "split", "share", "chunk", "cut")
-    if word in sized:
-        name, size = names
-        if word == "vector":
-            return replace(made, vector=name, lanes=number(size))
-        if word in ("split", "share"):
-            return replace(made, **{{"split": "split", "share": "shared"}[word]: (name, number(size))})  # type: ignore[arg-type]
-        if word == "cut":
-            return replace(made, cuts={**made.cuts, name: number(size)})
-        return replace(made, chunks={**made.chunks, name: number(size)})
-    if word in ("rows", "columns") and len(names) > 1:
-        height, block = map(number, names[-1].split("x"))
-        return replace(made, **{word: Side(tuple(names[:-1]), height, block)})  # type: ignore[arg-type]
-    if word == "depth" and len(names) > 1:
-        return replace(made, depth=tuple(names[:-1]), step=number(names[-1]))
-    if word == "along":
-        (name,) = names
-        return replace(made, along=name)
-    if word == "addresses" and names == ["cheap"]:
-        return replace(made, cheap_addresses=True)
-    if word == "ahead":
-        (size,) = names
-        return replace(made, ahead=number(size))
-    fields = {"unroll": "unrolled", "wide": "wide", "local": "local", "pack": "packed", "order": "order"}
-    if word not in fields or not names:
-        known = [*fields, *sized, "ahead", "peel", "join", "tile", "rows", "columns", "depth", "along", "addresses"]
-        raise _bad(f"{word!r} is no setting", hint=near_matches(word, known))
-    return replace(made, **{fields[word]: tuple(names)})  # type: ignore[arg-type]
+
+def _one(names: list[str]) -> str:
+    (name,) = names
+    return name
+
+
+def _several(names: list[str], least: int = 1) -> tuple[str, ...]:
+    if len(names) < least:
+        raise ValueError(names)
+    return tuple(names)
+
+
+def _sized(names: list[str]) -> tuple[str, int]:
+    name, size = names
+    return name, _number(size)
+
+
+def _tile(names: list[str]) -> dict[str, Tile]:
+    name, sizes = names
+    threads, walk, block = map(_number, sizes.split("x"))
+    return {name: Tile(threads, walk, block)}
+
+
+def _side(names: list[str]) -> Side:
+    height, block = map(_number, names[-1].split("x"))
+    return Side(_several(names[:-1]), height, block)
+
+
+def _cheap(names: list[str]) -> bool:
+    if names != ["cheap"]:
+        raise ValueError(names)
+    return True
+
+
+#: The field that each setting is, and what reads its words.
+_SETTINGS: dict[str, tuple[str, Callable[[list[str]], Any]]] = {
+    "peel": ("peel", _one),
+    "cut": ("cuts", lambda names: dict([_sized(names)])),
+    "join": ("joins", lambda names: {_several(names, 2): None}),
+    "tile": ("tiles", _tile),
+    "vector": ("vector", _sized),
+    "chunk": ("chunks", lambda names: dict([_sized(names)])),
+    "share": ("shared", _sized),
+    "unroll": ("unrolled", _several),
+    "wide": ("wide", _several),
+    "local": ("local", _several),
+    "pack": ("packed", _several),
+    "ahead": ("ahead", lambda names: _number(_one(names))),
+    "split": ("split", _sized),
+    "order": ("order", _several),
+    "rows": ("rows", _side),
+    "columns": ("columns", _side),
+    "depth": ("depth", lambda names: (_several(names[:-1]), _number(names[-1]))),
+    "along": ("along", _one),
+    "addresses": ("cheap_addresses", _cheap),
+}
 
 
 def _bad(rule: str, hint: str | None = None, **received: object) -> OptionError:
@@ -287,6 +334,13 @@ def _known(table: Table, names: Iterable[str]) -> None:
             raise _bad(f"there is no index {name!r}", hint=near_matches(name, known))
 
 
+def _known_operands(table: Table, keys: Iterable[str]) -> None:
+    names = operand_names(table)
+    for key in keys:
+        if key not in names:
+            raise _bad(f"there is no operand {key!r}", hint=near_matches(key, list(names)))
+
+
 def operand_names(table: Table) -> dict[str, Operand]:
     """Return the names of the operands in schedules: by tensor, the second of the same tensor W.2, and so on."""
     names: dict[str, Operand] = {}
@@ -331,17 +385,24 @@ def check(table: Table, schedule: Schedule, most_threads: int = 1 << 30, local_m
     Raises:
         OptionError: it is not, and why.
     """
-    if schedule.is_product:
-        check_product(table, schedule, most_threads, local_memory)
-        return
-    extents, names = table.extents, operand_names(table)
-    outputs = {index.name for index in table.outputs}
+    if schedule.product:
+        check_product(table, schedule, schedule.product)
+    else:
+        _check_tiling(table, schedule)
+    if schedule.threads > most_threads:
+        raise _bad(f"a work-group must have no more than {most_threads} work-items", schedule=schedule)
+    elements = sum(tile.elements for tile in local_tiles(table, schedule).values()) + partial_results(table, schedule)
+    used = schedule.product.local_bytes if schedule.product else FLOAT32.itemsize * elements
+    if used > local_memory:
+        raise _bad(f"local memory has {local_memory} bytes", needed=used, schedule=schedule)
+
+
+def _check_tiling(table: Table, schedule: Schedule) -> None:
+    """Raise OptionError where tiles, and what goes with them, do not fit a table."""
+    outputs, tied = {index.name for index in table.outputs}, constrained(table)
     _known(table, [*schedule.tiles, *schedule.chunks, *schedule.unrolled, *schedule.order])
     _known(table, [name for name in (schedule.vector, schedule.split[0], schedule.shared[0]) if name])
-    tied = constrained(table)
-    for name in (*schedule.local, *schedule.packed, *schedule.wide):
-        if name not in names:
-            raise _bad(f"there is no operand {name!r}", hint=near_matches(name, list(names)))
+    _known_operands(table, (*schedule.local, *schedule.packed, *schedule.wide))
     if schedule.packed and schedule.local:
         raise _bad("operands are either packed or in local memory", schedule=schedule)
     if schedule.lanes not in LANES:
@@ -353,8 +414,9 @@ def check(table: Table, schedule: Schedule, most_threads: int = 1 << 30, local_m
             raise _bad(f"{name} is no output index and has no tile", schedule=schedule)
         if name in tied and tile.block > 1:
             raise _bad(f"{name} is in a constraint and must have one result a work-item", schedule=schedule)
-        if tile.step > extents[name] and not (schedule.packed and name == schedule.vector):
-            raise _bad(f"a tile of {name} must not be larger than its range", range=extents[name], schedule=schedule)
+        extent = table.extents[name]
+        if tile.step > extent and not (schedule.packed and name == schedule.vector):
+            raise _bad(f"a tile of {name} must not be larger than its range", range=extent, schedule=schedule)
     for name in schedule.unrolled:
         if name in outputs or name in tied or name in (schedule.vector, table.sample_reduction):
             rule = f"{name} must be a reduction index without constraints or lanes, not over samples, to be unrolled"
@@ -362,6 +424,16 @@ def check(table: Table, schedule: Schedule, most_threads: int = 1 << 30, local_m
     if statements(table, schedule) > MAX_STATEMENTS:
         rule = f"the innermost loop must have no more than {MAX_STATEMENTS} multiply-adds"
         raise _bad(rule, multiply_adds=statements(table, schedule), schedule=schedule)
+    _check_parts(table, schedule, outputs)
+    if schedule.lanes > 1:
+        _check_vector(table, schedule, outputs, tied)
+    elif schedule.packed:
+        raise _bad("operands are packed for the lanes of a vector, and there is none", schedule=schedule)
+
+
+def _check_parts(table: Table, schedule: Schedule, outputs: set[str]) -> None:
+    """The same of chunks, splits and shares of what is summed."""
+    extents, names = table.extents, operand_names(table)
     for name in schedule.chunks:
         if name in outputs or not schedule.local:
             raise _bad(
@@ -382,16 +454,6 @@ def check(table: Table, schedule: Schedule, most_threads: int = 1 << 30, local_m
         raise _bad(f"{rule} or local", range=extents[part], schedule=schedule)
     if schedule.shared[1] > 1:
         _check_shared(table, schedule, outputs)
-    if schedule.lanes > 1:
-        _check_vector(table, schedule, outputs, tied)
-    elif schedule.packed:
-        raise _bad("operands are packed for the lanes of a vector, and there is none", schedule=schedule)
-    if schedule.threads > most_threads:
-        raise _bad(f"a work-group must have no more than {most_threads} work-items", schedule=schedule)
-    elements = sum(tile.elements for tile in local_tiles(table, schedule).values()) + partial_results(table, schedule)
-    used = FLOAT32.itemsize * elements
-    if used > local_memory:
-        raise _bad(f"local memory has {local_memory} bytes", needed=used, schedule=schedule)
 
 
 def _check_shared(table: Table, schedule: Schedule, outputs: set[str]) -> None:
@@ -448,23 +510,17 @@ def _check_vector(table: Table, schedule: Schedule, outputs: set[str], tied: set
         raise _bad(f"all operands with {name} must be packed", schedule=schedule)
 
 
-def sides(table: Table, schedule: Schedule) -> tuple[Operand, Operand]:
+def sides(table: Table, product: Product) -> tuple[Operand, Operand]:
     """The operands of a product of matrices: whose rows, and whose columns.
 
     Raises:
         OptionError: the table is none.
     """
-    expression = table.expression
-    if (
-        table.aggregation != "+"
-        or len(table.loads) != 2
-        or expression != Apply("multiply", tuple(map(Load, table.loads)))
-    ):
-        raise _bad("rows, columns and depth are of a sum of products of two operands", schedule=schedule)
-    assert schedule.rows
+    is_sum = table.aggregation == "+" and len(table.loads) == 2
+    if not is_sum or table.expression != Apply("multiply", tuple(map(Load, table.loads))):
+        raise _bad("rows, columns and depth are of a sum of products of two operands", schedule=product)
     first, second = table.loads
-    is_first = first.stride(schedule.rows.names[0])
-    return (first, second) if is_first else (second, first)
+    return (first, second) if first.stride(product.rows.names[0]) else (second, first)
 
 
 def depth_of(table: Table) -> int:
@@ -472,86 +528,63 @@ def depth_of(table: Table) -> int:
     return math.prod(index.extent for index in table.reductions)
 
 
-def part_steps(table: Table, schedule: Schedule) -> int:
-    """Steps of each part of the depth."""
-    return -(-depth_of(table) // schedule.step // schedule.split[1])
+def part_steps(table: Table, product: Product, parts: int) -> int:
+    """Steps of each of so many parts of the depth."""
+    return -(-depth_of(table) // product.step // parts)
 
 
-def can_be_cheap(table: Table, schedule: Schedule) -> bool:
+def can_be_cheap(table: Table, depth: Sequence[str]) -> bool:
     """Return True if 32 bits hold the distance in bytes of all that a product reads from its tensor's start."""
     for operand in table.loads:
         moves = [(operand.stride(index.name), index.extent - 1) for index in table.indexes]
         first, last = (operand.start + sum(end(0, stride * most) for stride, most in moves) for end in (min, max))
-        is_forward = all(operand.stride(name) >= 0 for name in schedule.depth)
+        is_forward = all(operand.stride(name) >= 0 for name in depth)
         if first < 0 or FLOAT32.itemsize * last >= 1 << 32 or not is_forward:
             return False
-    return not schedule.along
+    return True
 
 
-def product_local(schedule: Schedule) -> int:
-    """Bytes of local memory of a product at most: two steps of both matrices; results leave through it, too."""
-    assert schedule.rows
-    assert schedule.columns
-    columns = max(2 * schedule.step, schedule.rows.items) * (schedule.columns.size + 4)
-    return 4 * (2 * schedule.step * (schedule.rows.size + 4) + columns)
-
-
-def check_product(table: Table, schedule: Schedule, most_threads: int, local_memory: int) -> None:
+def check_product(table: Table, schedule: Schedule, product: Product) -> None:
     """:func:`check` of a product of matrices."""
-    rows, columns = schedule.rows, schedule.columns
-    if not rows or not columns or not (rows.names and columns.names and schedule.depth):
-        raise _bad("a product has rows, columns and depth", schedule=schedule)
-    _known(table, [*rows.names, *columns.names, *schedule.depth])
-    plain = Schedule(
-        joins=schedule.joins,
-        packed=schedule.packed,
-        split=schedule.split,
-        rows=rows,
-        columns=columns,
-        depth=schedule.depth,
-        step=schedule.step,
-        along=schedule.along,
-        cheap_addresses=schedule.cheap_addresses,
-    )
-    if schedule != plain:
+    _known(table, [*product.rows.names, *product.columns.names, *product.depth])
+    if schedule != Schedule(joins=schedule.joins, packed=schedule.packed, split=schedule.split, product=product):
         raise _bad("a product has no tiles, lanes, chunks, nor an order", schedule=schedule)
-    left, right = sides(table, schedule)
-    for side, own, other in ((rows, left, right), (columns, right, left)):
-        for name in side.names:
-            if not table.index(name).is_output or other.stride(name) or table.index(name).period:
-                raise _bad(f"{name} must be an output index of {own.name} alone, without gaps", schedule=schedule)
-        if side.block not in (4, 8, 16) or side.size % side.block or side.size & (side.size - 1):
-            raise _bad("a block has 4, 8 or 16 rows or columns, and a tile a power of two of them", schedule=schedule)
-    if len({*rows.names, *columns.names}) < len(rows.names) + len(columns.names):
-        raise _bad("an index is either of rows or of columns, once", schedule=schedule)
-    inner = [index.name for index in table.reductions if index.extent > 1 or index.name == table.sample_reduction]
-    is_repeated = len(set(schedule.depth)) < len(schedule.depth)
-    if is_repeated or not {index.name for index in table.reductions} >= set(schedule.depth) >= set(inner):
+    _check_sides(table, product)
+    depth, along, reductions = product.depth, product.along, table.reductions
+    inner = [index.name for index in reductions if index.extent > 1 or index.name == table.sample_reduction]
+    is_repeated = len(set(depth)) < len(depth)
+    if is_repeated or not {index.name for index in reductions} >= set(depth) >= set(inner):
         raise _bad("the depth is all reduction indexes, each once", schedule=schedule)
     if table.constraints:
         raise _bad("a product has no constraints", schedule=schedule)
-    samples = table.sample.indexes if table.sample else ()
-    if table.sample_reduction not in ("", schedule.depth[0]):
+    if table.sample_reduction not in ("", depth[0]):
         raise _bad(f"{table.sample_reduction}, which runs over samples, comes first in the depth", schedule=schedule)
-    along = schedule.along
-    if along and (along != schedule.depth[-1] or table.extents[along] % schedule.step):
+    if along and (along != depth[-1] or table.extents[along] % product.step):
         raise _bad(f"{along} must be the last of the depth, and whole steps of it", schedule=schedule)
-    if schedule.cheap_addresses and not can_be_cheap(table, schedule):
+    if product.cheap_addresses and (along or not can_be_cheap(table, depth)):
         rule = "cheap addresses take operands of less than 4 GB, a depth that leads forwards, and steps along no index"
         raise _bad(rule, schedule=schedule)
-    names = operand_names(table)
+    _known_operands(table, schedule.packed)
+    samples = table.sample.indexes if table.sample else ()
     for key in schedule.packed:
-        if key not in names:
-            raise _bad(f"there is no operand {key!r}", hint=near_matches(key, list(names)))
-        if any(names[key].stride(name) for name in samples):
+        if any(operand_names(table)[key].stride(name) for name in samples):
             raise _bad(f"{key} has samples and is read where it lies", schedule=schedule)
     part, parts = schedule.split
-    if parts > 1 and (part != schedule.depth[0] or parts > -(-depth_of(table) // schedule.step)):
-        raise _bad(f"{schedule.depth[0]} stands for the depth, which must have a step a part", schedule=schedule)
-    if schedule.threads > most_threads:
-        raise _bad(f"a work-group must have no more than {most_threads} work-items", schedule=schedule)
-    if product_local(schedule) > local_memory:
-        raise _bad(f"local memory has {local_memory} bytes", needed=product_local(schedule), schedule=schedule)
+    if parts > 1 and (part != depth[0] or parts > -(-depth_of(table) // product.step)):
+        raise _bad(f"{depth[0]} stands for the depth, which must have a step a part", schedule=schedule)
+
+
+def _check_sides(table: Table, product: Product) -> None:
+    rows, columns = product.rows, product.columns
+    left, right = sides(table, product)
+    for side, own, other in ((rows, left, right), (columns, right, left)):
+        for name in side.names:
+            if not table.index(name).is_output or other.stride(name) or table.index(name).period:
+                raise _bad(f"{name} must be an output index of {own.name} alone, without gaps", schedule=product)
+        if side.block not in (4, 8, 16) or side.size % side.block or side.size & (side.size - 1):
+            raise _bad("a block has 4, 8 or 16 rows or columns, and a tile a power of two of them", schedule=product)
+    if len({*rows.names, *columns.names}) < len(rows.names) + len(columns.names):
+        raise _bad("an index is either of rows or of columns, once", schedule=product)
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def generate(
     ``units`` says for some tensors how many elements their offset counts in, instead of one; their parameters come
     first, in this order. ``types`` are those of tensors whose numbers are not float32 in memory.
     """
-    generator = ProductGenerator if schedule.is_product else Generator
+    generator = ProductGenerator if schedule.product else Generator
     return generator(table, schedule, entry, units or {}, types or {}).kernel()
 
 

@@ -41,7 +41,7 @@ import blobnet as bn
 from blobnet import layers
 from blobnet.contraction import function, schedule_cache
 from blobnet.contraction.layout import Layout
-from blobnet.contraction.lowering import scheduled
+from blobnet.contraction.lowering import Buffers, scheduled
 from blobnet.contraction.schedule import Schedule
 from blobnet.contraction.source import generate
 from blobnet.contraction.table import Table, flatten
@@ -528,7 +528,7 @@ def _schedule_load(path: Path) -> object:
         write(entry, data)
         schedule_cache._KNOWN.clear()
         schedule = schedule_cache.cached_schedule(table, HOST, Schedule)
-        made = scheduled(table, schedule, {}, lambda name: f"{name}_")
+        made = scheduled(table, schedule, Buffers({}))
         texts += [generate(part, chosen).text for part, chosen in made]
     return texts
 
