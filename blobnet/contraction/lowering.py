@@ -521,7 +521,7 @@ def split_depth(table: Table, product: Product, parts: int, own: Buffers) -> tup
 
 
 def _dense(own: Buffers, indexes: Sequence[Index], table: Table) -> Operand:
-    """Partial results in memory of their own, one for each value of the indexes, in the order of what a table stores."""
+    """Partial results in memory of their own, for each value of the indexes, in the order of what a table stores."""
     store = table.stores[0].operand
     axes, size = [], 1
     for index in sorted(indexes[:0:-1], key=lambda index: abs(store.stride(index.name))):

@@ -30,7 +30,7 @@ def test_a_product_whose_rows_are_written_out_spills_nothing(lanes: int) -> None
 
     program = function(CONVOLUTION).program(I=(64, 64, 56, 56), F=(64, 64, 3, 3))
     steps = lower(program, functools.partial(best_schedule, device=model_of(ANSWERS[lanes]))).steps
-    products = [step for step in steps if step.schedule.is_product]
+    products = [step for step in steps if step.schedule.product]
     assert products
     for step in products:
         code = CodeObject(compiled(program_text([step.kernel]), BUILD_OPTIONS, lanes))

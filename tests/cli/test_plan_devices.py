@@ -288,7 +288,7 @@ def test_report_names_layers_that_move_values() -> None:
     assert plan.copies == []
     size = format_bytes(2 * 4 * 2 * 8 * 30)
     text = str(report(plan))
-    assert f"\n  copying A, B (Interleave)  1, {size}: units in another order\n" in text
+    assert f"\n  copying I0, I1 (Interleave)  1, {size}: units in another order\n" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

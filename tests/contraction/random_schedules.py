@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from blobnet.contraction.schedule import Schedule, Side, Tile, can_peel, check, operand_names, prepared
+from blobnet.contraction.schedule import Product, Schedule, Side, Tile, can_peel, check, operand_names, prepared
 from blobnet.contraction.table import Table, period_of
 from blobnet.errors import OptionError
 
@@ -37,13 +37,9 @@ def product(table: Table, rng: np.random.Generator) -> Schedule:
     along = depth[-1] if is_even and rng.random() < 0.7 else ""
     blocks = [int(rng.choice([4, 4, 8])) for _ in range(2)]
     sizes = [block << int(rng.integers(0, 4)) for block in blocks]
+    sides = Side(tuple(rows), sizes[0], blocks[0]), Side(tuple(columns), sizes[1], blocks[1])
     return Schedule(
-        rows=Side(tuple(rows), sizes[0], blocks[0]),
-        columns=Side(tuple(columns), sizes[1], blocks[1]),
-        depth=tuple(depth),
-        step=step,
-        along=along,
-        cheap_addresses=not along and rng.random() < 0.5,
+        product=Product(*sides, tuple(depth), step, along, not along and rng.random() < 0.5),
         packed=tuple(name for name in operand_names(table) if rng.random() < 0.4),
         split=(depth[0], int(rng.integers(2, 5))) if depth and rng.random() < 0.4 else ("", 1),
     )
