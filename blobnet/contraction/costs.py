@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from blobnet.contraction.form import Apply
 from blobnet.contraction.functions import FUNCTIONS
@@ -111,6 +112,23 @@ def predict(table: Table, schedule: Schedule, device: DeviceModel) -> Prediction
     return model.gpu(schedule) if device.is_simt else model.cpu(schedule)
 
 
+class Loop(NamedTuple):
+    """The innermost loop of a block of results on a CPU.
+
+    Attributes:
+        blocks: results along each output index.
+        vector, lanes, packed, unrolled: as schedules have them.
+        parts: of what is summed.
+    """
+
+    blocks: tuple[int, ...]
+    vector: str
+    lanes: int
+    packed: tuple[str, ...]
+    unrolled: tuple[str, ...]
+    parts: int = 1
+
+
 class CostModel:
     """The costs of a table whose indexes are joined, on a device."""
 
@@ -135,98 +153,100 @@ class CostModel:
         self.long_reductions = sum(self.extents[name] > 1 for name in self.reductions)
         self.store = table.stores[0].operand
         self.store_strides = {n: self.store.stride(n) for n in self.outputs if self.store.stride(n)}
-        self._inner: dict[tuple[object, ...], tuple[float, float, int, float]] = {}
+        self._inner: dict[Loop, tuple[float, float, int, float]] = {}
         self._footprints: dict[tuple[object, ...], float] = {}
 
-    def inner(
-        self,
-        blocks: Mapping[str, int],
-        vector: str,
-        lanes: int,
-        packed: tuple[str, ...],
-        unrolled: tuple[str, ...],
-        parts: int = 1,
-    ) -> tuple[float, float, int, float]:
-        """Of the innermost loop: cycles of a point of a block, loads, registers, cycles of arithmetic alone.
-
-        ``parts``: in how many the reductions are split.
-        """
-        asked = (*map(blocks.__getitem__, self.outputs), vector, lanes, packed, unrolled, parts)
-        if asked in self._inner:
-            return self._inner[asked]
-        vectors = 1
-        for name, block in blocks.items():
-            vectors *= block // lanes if name == vector else block
-        unroll = math.prod(self.extents[name] for name in unrolled)
-        spans = {name: blocks.get(name, size) for name, size in self.extents.items()}
-        first_cache = self.caches[0] / 2
+    def inner(self, loop: Loop) -> tuple[float, float, int, float]:
+        """Of an innermost loop: cycles of a point of a block, loads, registers, cycles of arithmetic alone."""
+        if loop in self._inner:
+            return self._inner[loop]
+        blocks, lanes = dict(zip(self.outputs, loop.blocks, strict=True)), loop.lanes
+        vectors = math.prod(loop.blocks)
+        if loop.vector in blocks:
+            vectors = vectors // blocks[loop.vector] * (blocks[loop.vector] // lanes)
         cost = live = count = 0.0
         room = self.device.registers - 1 - vectors
-        unaligned = UNALIGNED * min(1.0, 4 * lanes / self.device.cache_line)
         # Where no loop is left, scalars stay in registers for all blocks along some index.
-        is_written_out = len(unrolled) == self.long_reductions
-        vectors_of = max(1, blocks.get(vector, lanes) // lanes)
-        looped = [name for name in self.reductions if name not in (*unrolled, vector) and self.extents[name] > 1]
-        innermost = looped[-1] if looped else ""
+        is_written_out = len(loop.unrolled) == self.long_reductions
         for key, strides in self.strides.items():
-            step = strides.get(vector, 0) if lanes > 1 else 0
-            if key in packed and step:
-                step = 1
-            # Neighbouring places of a block may be the same element, and those of unrolled taps if registers hold them.
-            alone: dict[int, int] = {}
-            shared: dict[int, int] = {}
-            number = both = 1
-            for name, stride in strides.items():
-                size = blocks.get(name, 1)
-                if name == vector:
-                    number = both = number * max(1, size // lanes)  # Lanes that are summed are no block.
-                    continue
-                if size > 1:
-                    alone[abs(stride)] = alone.get(abs(stride), 1) + size - 1
-                elif name in unrolled:
-                    size = self.extents[name]
-                if size > 1:
-                    shared[abs(stride)] = shared.get(abs(stride), 1) + size - 1
-            number, both = number * math.prod(alone.values()), both * _different(shared)
+            is_scalar = lanes == 1 or loop.vector not in strides
+            number, both = self._places(strides, loop, blocks)
             # Compilers keep every scalar that they have spread.
-            held: float = number if step == 0 else min(number, 4)
-            taps = math.prod([self.extents[name] for name in unrolled if name in strides])
-            stays = step == 0 and is_written_out
-            if stays:
+            held: float = number if is_scalar else min(number, 4)
+            taps = math.prod([self.extents[name] for name in loop.unrolled if name in strides])
+            if is_scalar and is_written_out:
                 held *= taps
             each: float = number
             if both < number * taps and both <= room:
                 # What other taps do not move is loaded once for all of them.
                 each, held = both / taps, both
                 room -= both
-            each /= math.prod([self.extents[name] for name in unrolled if name not in strides])
+            each /= math.prod([self.extents[name] for name in loop.unrolled if name not in strides])
             count += each
             live += held
-            if step == 0:
-                cost += each * (STAYING if stays else SCALAR_LOAD)
-                afar = self.device.cache_line <= 4 * abs(strides.get(innermost, 0))
-                if afar and self.footprint(key, spans, False, vector) / parts > first_cache:
-                    cost += FAR * lines(strides, dict.fromkeys(spans, 1) | dict(blocks))
-                continue
-            if step not in (1, 2):
-                cost += each * lanes
-                continue
-            is_far = self.footprint(key, spans, key in packed, vector) / parts > first_cache
-            price = VECTOR_LOAD + (0 if key in packed else unaligned) + (FAR if is_far else 0)
-            if step == 2:
-                # Taps of odd places are in the vectors of even ones.
-                pairs = [self.extents[name] for name in unrolled if strides.get(name) == 1]
-                price = 2 * price * (-(-pairs[0] // 2) / pairs[0] if pairs else 1) + EVEN
-            cost += each * price
-            if key not in packed and vector in self.outputs:
-                cost += each / vectors_of * self.conflicts(strides, unrolled)
+            if is_scalar:
+                cost += each * (STAYING if is_written_out else SCALAR_LOAD) + self._far_scalars(key, loop, blocks)
+            else:
+                cost += each * self._vector_load(key, loop, blocks)
         registers = vectors + math.ceil(live)
         arithmetic = vectors * self.operations
         cycles = max(arithmetic, cost, LATENCY)
         cycles += SPILL * max(0, registers - self.device.registers)
-        cycles += 0.3 * min(arithmetic, cost) + 2.0 / unroll
-        self._inner[asked] = found = cycles, count, registers, arithmetic
+        cycles += 0.3 * min(arithmetic, cost) + 2.0 / math.prod(self.extents[name] for name in loop.unrolled)
+        self._inner[loop] = found = cycles, count, registers, arithmetic
         return found
+
+    def _places(self, strides: Mapping[str, int], loop: Loop, blocks: Mapping[str, int]) -> tuple[int, int]:
+        """Different elements of an operand in a block: for one term of its cells, and for all unrolled terms.
+
+        Neighbouring places of a block may be the same element, and those of unrolled taps if registers hold them.
+        """
+        alone: dict[int, int] = {}
+        shared: dict[int, int] = {}
+        vectors = 1
+        for name, stride in strides.items():
+            size = blocks.get(name, 1)
+            if name == loop.vector:
+                vectors *= max(1, size // loop.lanes)  # Lanes that are summed are no block.
+                continue
+            if size > 1:
+                alone[abs(stride)] = alone.get(abs(stride), 1) + size - 1
+            elif name in loop.unrolled:
+                size = self.extents[name]
+            if size > 1:
+                shared[abs(stride)] = shared.get(abs(stride), 1) + size - 1
+        return vectors * math.prod(alone.values()), vectors * _different(shared)
+
+    def _is_far(self, key: str, loop: Loop, blocks: Mapping[str, int]) -> bool:
+        """Return True if the first cache does not hold what a block reads of an operand."""
+        spans = {**self.extents, **blocks}
+        return self.footprint(key, spans, key in loop.packed, loop.vector) / loop.parts > self.caches[0] / 2
+
+    def _far_scalars(self, key: str, loop: Loop, blocks: Mapping[str, int]) -> float:
+        """Cycles of scalars whose next ones lie in other lines of the second cache."""
+        strides = self.strides[key]
+        looped = [name for name in self.reductions if name not in (*loop.unrolled, loop.vector)]
+        innermost = next((name for name in reversed(looped) if self.extents[name] > 1), "")
+        apart = self.device.cache_line <= 4 * abs(strides.get(innermost, 0))
+        if apart and self._is_far(key, loop._replace(packed=()), blocks):
+            return FAR * lines(strides, {**dict.fromkeys(self.extents, 1), **blocks})
+        return 0.0
+
+    def _vector_load(self, key: str, loop: Loop, blocks: Mapping[str, int]) -> float:
+        """Cycles of a vector of an operand."""
+        strides, is_packed, lanes = self.strides[key], key in loop.packed, loop.lanes
+        step = 1 if is_packed else strides[loop.vector]
+        if step not in (1, 2):
+            return lanes
+        unaligned = 0.0 if is_packed else UNALIGNED * min(1.0, 4 * lanes / self.device.cache_line)
+        price = VECTOR_LOAD + unaligned + (FAR if self._is_far(key, loop, blocks) else 0)
+        if step == 2:
+            # Taps of odd places are in the vectors of even ones.
+            pairs = [self.extents[name] for name in loop.unrolled if strides.get(name) == 1]
+            price = 2 * price * (-(-pairs[0] // 2) / pairs[0] if pairs else 1) + EVEN
+        if not is_packed and loop.vector in blocks:
+            price += self.conflicts(strides, loop.unrolled) / max(1, blocks[loop.vector] // lanes)
+        return price
 
     def start(self, unrolled: Sequence[str]) -> float:
         """Cycles of beginning a block."""
@@ -278,9 +298,8 @@ class CostModel:
         by_lanes = lanes > 1 and vector in self.reductions
         if by_lanes:
             points = points // sizes[vector] * (sizes[vector] // lanes + sizes[vector] % lanes)
-        cycles, loads, registers, arithmetic = self.inner(
-            blocks, vector, lanes, schedule.packed, schedule.unrolled, parts
-        )
+        loop = Loop(tuple(blocks.values()), vector, lanes, schedule.packed, schedule.unrolled, parts)
+        cycles, loads, registers, arithmetic = self.inner(loop)
         results = math.prod(blocks.values())
         vectors = results // lanes if lanes > 1 and not by_lanes else results
         stores = self.stores(results, vector, lanes)
@@ -317,7 +336,7 @@ class CostModel:
         if schedule.product:
             return self.product(schedule, schedule.product)
         device = self.device
-        threads, lanes, vector = schedule.threads, schedule.lanes, schedule.vector
+        threads = schedule.threads
         warps = threads / device.lanes
         tiles = {name: schedule.tile(name) for name in self.outputs}
         results = math.prod(tile.block for tile in tiles.values())
@@ -331,42 +350,11 @@ class CostModel:
             chunk[name] = min(chunk[name], self.extents[name] // parts)
         at_once = math.prod(chunk.values()) if schedule.local else points
         chunks = points / at_once
-        loads = far = 0.0
-        for key, strides in self.strides.items():
-            number: float = math.prod(tile.block for name, tile in tiles.items() if name in strides)
-            number /= lanes if vector in strides and lanes > 1 else 1
-            taps = [name for name in schedule.unrolled if name in strides]
-            if taps and key not in schedule.local:
-                # Neighbouring places of a block meet the same elements at other taps, which are loaded once.
-                spans: dict[int, int] = {}
-                for name, stride in strides.items():
-                    tile = tiles.get(name)
-                    size = self.extents[name] if name in taps else tile.block if tile and tile.threads == 1 else 1
-                    spans[abs(stride)] = spans.get(abs(stride), 1) + size - 1
-                apart = math.prod(t.block for n, t in tiles.items() if n in strides and t.threads > 1)
-                number = apart * math.prod(spans.values()) / math.prod(self.extents[name] for name in taps)
-            number /= math.prod(self.extents[name] for name in schedule.unrolled if name not in strides)
-            if key in schedule.local:
-                loads += number
-            else:
-                if key in schedule.wide:
-                    number /= min(MAX_WIDE, self.run(key, tiles, schedule.unrolled, vector))
-                moved = [name for name, tile in tiles.items() if tile.threads > 1] + [shared] * (share > 1)
-                near = any(strides.get(name) == 1 for name in moved)
-                still = not any(name in strides for name in moved)
-                far += number * (1 if near or still else 16)
+        loads, far = self._gpu_loads(schedule, tiles)
         issue = (results * self.operations + loads + far) / 4
         inner = max(issue, loads + far) + 0.25 * min(issue, loads + far)
-        local = sum(tile.elements for tile in local_tiles(self.table, schedule).values()) if schedule.local else 0
-        local += partial_results(self.table, schedule)
         registers = self.held(tiles, schedule.unrolled)
-        resident = min(
-            self.register_file // (registers * threads),
-            self.register_file // (_MIN_REGISTERS * threads),
-            32,
-            (device.core_memory or 2 * device.local_memory) // (FLOAT32.itemsize * local + 1024),
-        )
-        resident = max(1, min(resident, -(-groups // device.compute_units)))
+        resident = self._gpu_resident(schedule, registers, groups)
         sizes = {name: tiles[name].step if name in tiles else chunk[name] for name in self.extents}
         fill = bytes_ = 0.0
         for key in schedule.local:
@@ -397,6 +385,48 @@ class CostModel:
             total += 8 * parts * needed / (20 * device.compute_units) + 4000
         arithmetic = groups / device.compute_units * points * results * self.operations / 4 * warps / share
         return Prediction(total, arithmetic, (loads + far) / results, registers, groups, (traffic, traffic), overhang)
+
+    def _gpu_loads(self, schedule: Schedule, tiles: Mapping[str, Tile]) -> tuple[float, float]:
+        """Return the loads of one term of a work-item's cells: from local memory, and from global memory."""
+        vector, lanes, (shared, share) = schedule.vector, schedule.lanes, schedule.shared
+        moved = [name for name, tile in tiles.items() if tile.threads > 1] + [shared] * (share > 1)
+        loads = far = 0.0
+        for key, strides in self.strides.items():
+            number: float = math.prod(tile.block for name, tile in tiles.items() if name in strides)
+            number /= lanes if vector in strides and lanes > 1 else 1
+            taps = [name for name in schedule.unrolled if name in strides]
+            if taps and key not in schedule.local:
+                # Neighbouring places of a block meet the same elements at other taps, which are loaded once.
+                spans: dict[int, int] = {}
+                for name, stride in strides.items():
+                    tile = tiles.get(name)
+                    size = self.extents[name] if name in taps else tile.block if tile and tile.threads == 1 else 1
+                    spans[abs(stride)] = spans.get(abs(stride), 1) + size - 1
+                apart = math.prod(t.block for n, t in tiles.items() if n in strides and t.threads > 1)
+                number = apart * math.prod(spans.values()) / math.prod(self.extents[name] for name in taps)
+            number /= math.prod(self.extents[name] for name in schedule.unrolled if name not in strides)
+            if key in schedule.local:
+                loads += number
+                continue
+            if key in schedule.wide:
+                number /= min(MAX_WIDE, self.run(key, tiles, schedule.unrolled, vector))
+            near = any(strides.get(name) == 1 for name in moved)
+            still = not any(name in strides for name in moved)
+            far += number * (1 if near or still else 16)
+        return loads, far
+
+    def _gpu_resident(self, schedule: Schedule, registers: int, groups: int) -> int:
+        """Work-groups that a compute unit holds."""
+        threads, device = schedule.threads, self.device
+        local = sum(tile.elements for tile in local_tiles(self.table, schedule).values()) if schedule.local else 0
+        local += partial_results(self.table, schedule)
+        room = min(
+            self.register_file // (registers * threads),
+            self.register_file // (_MIN_REGISTERS * threads),
+            32,
+            (device.core_memory or 2 * device.local_memory) // (FLOAT32.itemsize * local + 1024),
+        )
+        return max(1, min(room, -(-groups // device.compute_units)))
 
     def product_groups(self, product: Product, parts: int) -> int:
         """Work-groups of a product of matrices whose depth is in so many parts."""
