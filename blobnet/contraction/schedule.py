@@ -52,6 +52,8 @@ from blobnet.memory.blob import FLOAT32
 #: Statements that the innermost loop is unrolled to at most, and results that a work-item keeps.
 MAX_STATEMENTS = 2048
 LANES = (1, 2, 4, 8, 16)
+#: What is wrong with a product that lacks something.
+_WHOLE = "a product has rows, columns and depth"
 #: Of so many partial results of a shared index one is made at a time: as many barriers as this has powers below them.
 RADIX = 4
 
@@ -210,7 +212,7 @@ class Schedule:
         made["joins"] = tuple(made.get("joins", ()))
         product = {item.name: made.pop(item.name) for item in fields(Product) if item.name in made}
         if product and not product.keys() >= {"rows", "columns", "depth"}:
-            raise _bad("a product has rows, columns and depth", schedule=text)
+            raise _bad(_WHOLE, schedule=text)
         return cls(**made, product=Product(**product) if product else None)
 
 
@@ -546,6 +548,8 @@ def can_be_cheap(table: Table, depth: Sequence[str]) -> bool:
 
 def check_product(table: Table, schedule: Schedule, product: Product) -> None:
     """:func:`check` of a product of matrices."""
+    if not (product.rows.names and product.columns.names and product.depth):
+        raise _bad(_WHOLE, schedule=schedule)
     _known(table, [*product.rows.names, *product.columns.names, *product.depth])
     if schedule != Schedule(joins=schedule.joins, packed=schedule.packed, split=schedule.split, product=product):
         raise _bad("a product has no tiles, lanes, chunks, nor an order", schedule=schedule)
