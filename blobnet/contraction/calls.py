@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from blobnet.contraction.costs import predict
+from blobnet.contraction import costs
 from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement, Tensor, unused
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import LoweredProgram, Place, Step, grouped, lower, needed_halos
@@ -81,10 +81,10 @@ def calls(
     return launches(lowered, known, context.label)
 
 
-def cycles(
+def cost(
     program: Program, operands: Mapping[str, Operand], context: Context, accumulate: Collection[str] = ()
 ) -> float:
-    """Return the predicted time of the launches of :func:`calls`, in cycles of a compute unit (costs.py)."""
+    """Return what the launches of :func:`calls` should take: costs.cost."""
     return _lowered_for(program, operands, context, accumulate)[1]
 
 
@@ -228,7 +228,7 @@ def _require(tensor: Tensor, holds: bool, **received: int | tuple[int, ...]) -> 
 def _lowered_for(
     program: Program, operands: Mapping[str, Operand], context: Context, accumulate: Collection[str]
 ) -> tuple[LoweredProgram, float]:
-    """Lower a program for the places of its operands; return it and the cycles that its launches should take."""
+    """Lower a program for the places of its operands; return it and its cost."""
     aliases = _aliases(program, operands, context.label)
     tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
     places = tuple((name, _place(operands[name], tensor, context.batch)) for name, tensor in tensors.items())
@@ -249,7 +249,7 @@ def _lowered(
 
     def choose(table: Table) -> Schedule:
         schedule = Schedule() if _way(table) in broken else best_schedule(table, model)
-        predicted.append(predict(prepared(table, schedule), schedule, model).cycles)
+        predicted.append(costs.cost(costs.predict(prepared(table, schedule), schedule, model).cycles, model))
         return schedule
 
     return lower(program, choose, dict(places), dict(aliases), group_size(model)), sum(predicted)

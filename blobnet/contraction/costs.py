@@ -81,7 +81,7 @@ class Prediction:
     """What a schedule comes to.
 
     Attributes:
-        cycles: in all, of one compute unit after another.
+        cycles: of a GPU, until it is done; of a CPU, of one compute unit after another.
         arithmetic: of these, of terms alone if nothing held them up.
         loads: a multiply-add of vectors (lanes), from registers' point of view.
         registers: that a work-item needs.
@@ -104,6 +104,18 @@ class Prediction:
             f"multiply-add, {self.registers} registers, {self.groups} groups, {self.traffic[0] / 2**20:.1f} MiB from "
             f"the last cache, {self.traffic[1] / 2**20:.1f} MiB from memory, {self.overhang:.2f} results a result"
         )
+
+
+#: Multiply-adds in a cycle of a GPU's compute unit in the best product of matrices (of 128).
+_BEST = 107
+
+
+def cost(cycles: float, device: DeviceModel) -> float:
+    """Cycles in the unit of hand-written kernels' costs: multiply-adds of a compute unit in its best product.
+
+    Both models then agree within 20 %: for products of matrices on an H200 at batch 32, for convolutions on a CPU.
+    """
+    return cycles * (_BEST if device.is_simt else device.lanes / device.compute_units)
 
 
 def predict(table: Table, schedule: Schedule, device: DeviceModel) -> Prediction:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from blobnet.contraction import function
 from blobnet.contraction.build import Builder, indexes
-from blobnet.contraction.calls import Context, Operand, calls
+from blobnet.contraction.calls import Context, Operand, calls, cost
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Affine, Program, Tensor
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.launch.elementwise import EpilogueOp, statements
 from blobnet.launch.kernel_call import KernelCall
-
-#: Speed against that of the best product of a device: as measured (docs/contractions.md).
-_SPEEDS = {False: 0.9, True: 0.7}
 
 
 class Compiled(Implementation):
@@ -43,34 +40,29 @@ class Compiled(Implementation):
 
     @property
     def cost(self) -> float:
-        # NOTE: the search for a schedule, which predicts cycles, takes too long for what is rarely chosen.
-        operation = self.operation
-        multiply_adds = operation.batch_size * operation.output.shape.height * operation.output.shape.width
-        speed = _SPEEDS[operation.tuning.model.is_simt]
-        return multiply_adds * operation.weights / operation.cores / speed
+        return cost(*self._parts)
 
     def calls(self) -> list[KernelCall]:
-        operation = self.operation
-        program = _program(operation)
+        is_dense_gradient = self.operation.family == "dense" and self.operation.direction != FORWARD
+        return [*calls(*self._parts), *(self.operation.bias_gradient() if is_dense_gradient else [])]
+
+    @property
+    def _parts(self) -> tuple[Program, dict[str, Operand], Context, Sequence[str]]:
+        """The program, the places of what it reads and makes, what its launches share, and what is added up."""
+        operation, program, added = self.operation, _program(self.operation), list[str]()
         known: dict[str, Operand] = {"I": operation.input, "W": operation.parameter("WEIGHT")}
         if operation.direction == FORWARD:
             program, more = finished(program, operation.epilogue)
             known |= {"B": operation.parameter("BIAS"), program.outputs[0].name: operation.output, **more}
-            return self._launches(program, known)
-        name, deltas = "I" if operation.direction == BACKWARD_DATA else "W", delta_names(program)
-        result = operation.input if name == "I" else operation.parameter("WEIGHT_GRADIENT")
-        known |= {deltas["S"]: operation.output, deltas[name]: result}
-        bias = operation.bias_gradient() if operation.family == "dense" else []
-        return [*self._launches(differentiate(program, [name]), known, [deltas[name]] * operation.accumulate), *bias]
-
-    def _launches(
-        self, program: Program, operands: Mapping[str, Operand], accumulate: Sequence[str] = ()
-    ) -> list[KernelCall]:
-        """The launches of a program, whose inputs are only those that it reads."""
+        else:
+            name, deltas = "I" if operation.direction == BACKWARD_DATA else "W", delta_names(program)
+            result = operation.input if name == "I" else operation.parameter("WEIGHT_GRADIENT")
+            known |= {deltas["S"]: operation.output, deltas[name]: result}
+            program, added = differentiate(program, [name]), [deltas[name]] * operation.accumulate
         read = {read.tensor.name for statement in program.statements for read in statement.reads}
-        inputs, operation = tuple(tensor for tensor in program.inputs if tensor.name in read), self.operation
+        inputs = tuple(tensor for tensor in program.inputs if tensor.name in read)
         context = Context(operation.label, operation.batch_size, operation.memory, operation.tuning)
-        return calls(replace(program, inputs=inputs), operands, context, accumulate)
+        return replace(program, inputs=inputs), known, context, added
 
 
 def _program(operation: Operation) -> Program:
