@@ -40,6 +40,7 @@ meant: matrices that do not fit are a mistake.
 **From text to execution.** :mod:`syntax` parses; :mod:`binding` and :mod:`ranges` give the intermediate form of
 :mod:`form` for the inputs' shapes. All else reads that form, and what makes statements gives statements of it:
 
+* :mod:`build`: statements that code states, as values;
 * :mod:`derivatives`: gradients, as programs;
 * :mod:`phases`: outputs that no two threads share;
 * :mod:`fusion`: element-wise statements on a result that is not stored yet;

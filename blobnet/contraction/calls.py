@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from blobnet.contraction import costs
-from blobnet.contraction.form import Affine, Apply, Expression, Number, Program, Read, Statement, Tensor, unused
+from blobnet.contraction.derivatives import filled
+from blobnet.contraction.form import Apply, Expression, Number, Program, Read, Tensor, unused
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import LoweredProgram, Place, Step, grouped, lower, needed_halos
 from blobnet.contraction.schedule import Schedule, prepared
@@ -135,9 +136,7 @@ def _added(program: Program, tensor: Tensor) -> Program:
         )
         for one in program.statements
     ]
-    ranges = tuple((f"_{axis}", range(size)) for axis, size in enumerate(tensor.shape))
-    whole = tuple(Affine.index(name) for name, _ in ranges)
-    statements.append(Statement(Read(tensor, whole), "+", Read(own, whole), ranges, accumulates=True))
+    statements.append(replace(filled(tensor, own), aggregation="+", accumulates=True))
     return replace(program, statements=tuple(statements))
 
 

@@ -28,6 +28,7 @@ from blobnet.contraction.form import (
     Read,
     Statement,
     Tensor,
+    apply,
     unused,
 )
 from blobnet.errors import OptionError
@@ -312,11 +313,6 @@ def pulled(expression: Expression, read: Read, delta: Expression) -> Expression:
     return total
 
 
-def apply(function: str, *arguments: Expression) -> Expression:
-    """A function of expressions."""
-    return Apply(function, arguments)
-
-
 def add(a: Expression, b: Expression) -> Expression:
     """A + b, where 0 is left out."""
     return b if a == ZERO else a if b == ZERO else apply("add", a, b)
@@ -343,7 +339,7 @@ def _second_argument(whole: Apply, delta: Expression) -> Expression:
 
 def _of_base(whole: Apply, delta: Expression) -> Expression:
     base, exponent = whole.arguments
-    lowered = apply("subtract", exponent, ONE)
+    lowered = exponent - 1
     return select(apply("equal", exponent, ZERO), ZERO, product(delta, product(exponent, apply("pow", base, lowered))))
 
 
@@ -366,8 +362,8 @@ DERIVATIVES: dict[str, tuple[Rule, ...]] = {
     "multiply": (lambda f, d: product(d, f.arguments[1]), lambda f, d: product(d, f.arguments[0])),
     # Both with the same quotient: in p = e / sum(e) what p = 1 gets is then exactly 0, as in p * (d - sum(d p)).
     "divide": (
-        lambda f, d: apply("divide", d, f.arguments[1]),
-        lambda f, d: apply("negate", product(apply("divide", d, f.arguments[1]), f)),
+        lambda f, d: d / f.arguments[1],
+        lambda f, d: apply("negate", product(d / f.arguments[1], f)),
     ),
     "negate": (lambda f, d: apply("negate", d),),
     "abs": (lambda f, d: _sign(f.arguments[0], d),),
@@ -375,19 +371,19 @@ DERIVATIVES: dict[str, tuple[Rule, ...]] = {
     "erf": (
         lambda f, d: product(
             product(d, Number(2.0 / math.sqrt(math.pi))),
-            apply("exp", apply("negate", product(f.arguments[0], f.arguments[0]))),
+            apply("exp", apply("negate", f.arguments[0] * f.arguments[0])),
         ),
     ),
     "exp": (lambda f, d: product(d, f),),
     "expm1": (lambda f, d: product(d, apply("exp", f.arguments[0])),),
-    "log": (lambda f, d: apply("divide", d, f.arguments[0]),),
-    "log1p": (lambda f, d: apply("divide", d, apply("add", ONE, f.arguments[0])),),
+    "log": (lambda f, d: d / f.arguments[0],),
+    "log1p": (lambda f, d: d / (1 + f.arguments[0]),),
     "max": (_first_argument, _second_argument),
     "min": (_first_argument, _second_argument),
     "pow": (_of_base, _of_exponent),
     "round": (lambda f, d: d,),
-    "sigmoid": (lambda f, d: product(d, product(f, apply("subtract", ONE, f))),),
+    "sigmoid": (lambda f, d: product(d, product(f, 1 - f)),),
     "sin": (lambda f, d: product(d, apply("cos", f.arguments[0])),),
-    "sqrt": (lambda f, d: apply("divide", d, product(Number(2.0), f)),),
-    "tanh": (lambda f, d: product(d, apply("subtract", ONE, product(f, f))),),
+    "sqrt": (lambda f, d: d / apply("multiply", 2, f),),
+    "tanh": (lambda f, d: product(d, 1 - product(f, f)),),
 }

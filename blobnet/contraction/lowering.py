@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from blobnet.contraction import analysis
+from blobnet.contraction.derivatives import filled
 from blobnet.contraction.form import (
     NEUTRAL,
     Affine,
@@ -302,9 +303,7 @@ def _pieces(statement: Statement, keeps_zeros: bool) -> list[Statement]:
         pieces = [replace(piece, accumulates=True) for piece in pieces]
     if apart and ((keeps_zeros and neutral == 0) or sum(map(_cells, pieces)) == tensor.elements):
         return pieces
-    axes = tuple((f"_{axis}", range(size)) for axis, size in enumerate(tensor.shape))
-    whole = Read(tensor, tuple(Affine.index(name) for name, _ in axes))
-    return [Statement(whole, "=", Number(neutral), axes), *pieces]
+    return [filled(tensor, Number(neutral)), *pieces]
 
 
 def _cells(statement: Statement) -> int:
