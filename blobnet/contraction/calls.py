@@ -1,8 +1,8 @@
-"""Programs of contractions as kernel calls on a plan's blobs and arrays: what layers are made of.
+"""Programs of contractions as kernel calls on a plan's blobs and arrays.
 
-A tensor in a blob has the axes [n, unit, y, x], or fewer spatial ones; one in an array lies there in C order. ``n`` are
-the samples of a batch. Kernels are generated for all that the plan has room for, and told at launch how many there are
-(COUNT): of the others no result is written, and nothing that they hold gets into a sum over samples.
+A tensor in a blob has the axes [n, unit, y, x], or fewer spatial ones; a tensor in an array lies there in C order.
+``n`` is the sample of a batch. Kernels are generated for the plan's largest batch, and each launch gets the number of
+samples (COUNT). No result of other samples is written, and no sum over samples has their values.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from blobnet.launch.task import Variant
 from blobnet.memory.blob import FLOAT32, BlobLayout, Halo
 
 Operand = Blob | Array
-#: What of a tensor in a blob is no spatial axis: the sample and the unit.
+#: Axes of a tensor in a blob before the spatial ones: the sample and the unit.
 _LEADING = 2
-#: The variant of the ways for which schedules were chosen.
+#: The variant of generated kernels, among ways.
 _VARIANT = "compiled"
 
 
@@ -310,7 +310,7 @@ def _access(table: Table, name: str) -> str:
 
 
 def _moves(table: Table) -> str | None:
-    """Whose values a table moves, if it does nothing else."""
+    """Return the names of the tensors whose values a table moves, if it does nothing else."""
     copies = _is_load(table.expression) and not table.accumulates
     if (
         not copies
@@ -322,7 +322,7 @@ def _moves(table: Table) -> str | None:
 
 
 def _is_load(expression: Expression) -> bool:
-    """Whether a term is a value as it is: where the indexes alone say which, one of several."""
+    """Return True if a term is one value, or one of several that the indexes alone choose."""
     if isinstance(expression, Apply) and expression.function == "select":
         condition, *chosen = expression.arguments
         return not any(isinstance(node, Load) for node in condition.walk()) and all(map(_is_load, chosen))

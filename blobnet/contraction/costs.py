@@ -1,7 +1,7 @@
-"""What a table under a schedule costs on a device, in cycles of one compute unit: the model that chooses schedules.
+"""The cost model that chooses schedules: the time of a table under a schedule, in cycles of a device's compute unit.
 
-A work-item's inner loop takes as long as its arithmetic or its loads, whichever is more; what passes between caches and
-memory follows from the footprints of the operands, in the order in which tiles come. Only ratios matter.
+The inner loop of a work-item takes as long as its arithmetic or its loads, whichever is more. The traffic between
+caches and memory follows from the footprints of the operands, in the order of the tiles. Only ratios matter.
 """
 
 from __future__ import annotations
@@ -29,65 +29,65 @@ from blobnet.contraction.table import Table
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.memory.blob import FLOAT32
 
-#: Cycles of a vector from the first cache; what more it takes from the second, and where it begins anywhere.
-VECTOR_LOAD, FAR, UNALIGNED = 1.0, 1.2, 1.6
-#: Cycles of a scalar that is spread, of one that comes from the second cache, and of an add after another.
-SCALAR_LOAD, LATENCY = 1.0, 4
-#: Cycles for each register that there is not.
-SPILL = 1.5
-#: Cycles of a vector that is stored, of a scalar that goes through memory first, of beginning a block, and a group.
-VECTOR_STORE, SCALAR_STORE, BLOCK_START, GROUP_START = 2.0, 4.0, 40, 400
-#: The part of a cache that holds what comes again; bytes a cycle from the last cache, and from memory.
-CACHE_PART = 0.5
-LAST_CACHE, MEMORY = 8.0, 4.0
-#: Cycles of a value that is packed for lanes, of one that a partial result adds, and of one more launch.
-PACK, PARTIAL, LAUNCH = 6.0, 1.0, 60000
-#: Bytes of the caches from the first to the last, and of registers of a GPU's compute unit, where they are not known.
-_CACHES, _REGISTER_FILE = (1 << 15, 1 << 20, 1 << 25), 1 << 18
-#: Of the values that a GPU's work-item reads in a loop the part that it holds; its registers for all else.
-HELD, OTHER_REGISTERS = 0.6, 28
-#: Registers that a GPU's work-item has in any case: no more of them are under way at a time than have room then.
-_MIN_REGISTERS = 32
-#: Products of matrices, fitted to 338 times on an NVIDIA H200 (docs/performance.md). Parts of a multiply-add that a
-#: load from local memory takes, one from global memory, and a step with its barrier; the best speed, in multiply-adds
-#: of a compute unit a cycle; instructions of a division in each place of the depth that a work-item loads.
-_LOCAL, _GLOBAL, _STEP, _SPEED, _DIVIDED = 3.0, 9.1, 1.6, 1.72, 6.5
-#: What each load along the depth adds to a step; cycles of a value that is alone in what is fetched; rows that a tile's
-#: beginning and its end cost; work-items that keep a compute unit busy; cycles in which a step's loads arrive.
-_FAR_LOAD, _SCATTERED, _ENDS, _BUSY_ITEMS, _LATENCY = 0.011, 100, 20, 300, 600
-#: The same where work-items read global memory in their loops; turns of a loop that compilers write out.
-_BUSY_LANES, _TOGETHER = 800, 4
-#: Cycles in which a GPU starts one more launch, in which a compute unit copies a value for packing, and moves one for a
-#: partial sum, and of one more partial sum.
-_LAUNCH, _PACK, _MOVE, _ONE_MORE = 4000, 1.0, 0.3, 100
-#: Cycles of a scalar that stays in a register for many blocks; of a row that falls into the same lines of a cache as
-#: many others, which it does if they are whole pages apart (bytes), and so many.
-STAYING, SAME_LINES = 0.2, 60.0
-_PAGE, _MANY_PAGES = 4096, 32
-#: Rows far apart that memory brings as fast as one, and cycles of beginning a block without a loop.
-STREAMS, SHORT_START = 8, 15
-#: Pages whose places a processor remembers.
-PAGES = 1024
-#: Bytes that the last cache, and memory, would bring while they begin with a run of neighbours.
-RUN_STARTS = 64, 512
-#: Lanes of a vector that a GPU's work-item loads at once; cycles of a barrier, and of what is read behind it.
-MAX_WIDE, COMBINE_START = 4, 60
-#: Cycles of a vector of every second element, besides those of its two halves.
-EVEN = 3.0
+# On CPUs, in cycles of a compute unit if nothing else is said.
+VECTOR_LOAD = 1.0  # a vector from the first cache
+FAR = 1.2  # more for one from the second cache
+UNALIGNED = 1.6  # more for one that may begin anywhere
+EVEN = 3.0  # more for one of every second element, which is loaded as two
+SCALAR_LOAD = 1.0  # a scalar that is spread over a vector
+STAYING = 0.2  # the same where it stays in a register for many blocks
+LATENCY = 4  # an addition that waits for the one before
+SPILL = 1.5  # each register that is missing
+VECTOR_STORE, SCALAR_STORE = 2.0, 4.0  # a vector; a scalar, which goes through memory first
+BLOCK_START, SHORT_START, GROUP_START = 40, 15, 400  # the start of a block, of one without a loop, of a group
+PACK, PARTIAL = 6.0, 1.0  # a value that is packed for lanes; one that a partial result adds
+LAUNCH = 60000  # one more launch
+CACHE_PART = 0.5  # the part of a cache that holds what is read again
+LAST_CACHE, MEMORY = 8.0, 4.0  # bytes a cycle from the last cache, and from memory
+RUN_STARTS = 64, 512  # bytes that both would bring in the time in which a run of neighbours begins
+SAME_LINES = 60.0  # a row that falls into the same lines of a cache as others: _MANY_PAGES rows, whole pages apart
+STREAMS = 8  # rows far apart that memory brings as fast as one
+PAGES = 1024  # pages that a processor remembers the places of
+_PAGE, _MANY_PAGES = 4096, 32  # bytes; rows
+#: Bytes of the first cache to the last, where they are not known.
+_CACHES = 1 << 15, 1 << 20, 1 << 25
+
+# On GPUs, in cycles of a compute unit, fitted to times on an NVIDIA H200 (docs/performance.md).
+_REGISTER_FILE = 1 << 18  # bytes of registers of a compute unit, where they are not known
+HELD, OTHER_REGISTERS = 0.6, 28  # the part of the values of a loop that registers hold; registers for all else
+_MIN_REGISTERS = 32  # registers of a work-item at least: they limit how many are under way
+MAX_WIDE = 4  # lanes of a vector that a work-item loads at once
+COMBINE_START = 60  # a barrier, and the loads after it
+_BUSY_LANES = 800  # work-items that keep a compute unit busy while they read global memory in their loops
+_TOGETHER = 4  # turns of a loop that compilers write out
+_LATENCY = 600  # until loads from global memory arrive
+_LAUNCH = 4000  # one more launch
+_PACK, _MOVE, _ONE_MORE = 1.0, 0.3, 100  # a value that is packed; one of a partial sum; each partial sum
+# Products of matrices there.
+_SPEED = 1.72  # multiply-adds of a lane a cycle at best
+_LOCAL, _GLOBAL = 3.0, 9.1  # multiply-adds in the time of a load from local memory, and from global memory
+_STEP = 1.6  # the same for a step with its barrier
+_DIVIDED = 6.5  # instructions of a division, for each place of the depth that a work-item loads
+_FAR_LOAD = 0.011  # what each load along the depth adds to the time of a step, as a part
+_SCATTERED = 100  # a value without neighbours in what is fetched
+_ENDS = 20  # rows that the start and the end of a tile take
+_BUSY_ITEMS = 300  # work-items that keep a compute unit busy
+#: Multiply-adds a cycle of a compute unit (of 128) that the best product reaches.
+_BEST = 107
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a schedule comes to.
+    """The predicted figures of a schedule.
 
     Attributes:
-        cycles: of a GPU, until it is done; of a CPU, of one compute unit after another.
-        arithmetic: of these, of terms alone if nothing held them up.
-        loads: a multiply-add of vectors (lanes), from registers' point of view.
-        registers: that a work-item needs.
+        cycles: until a GPU is done; the sum over all compute units of a CPU.
+        arithmetic: cycles of these that the terms' arithmetic takes.
+        loads: for each multiply-add of vectors (lanes).
+        registers: of a work-item.
         groups: work-groups.
         traffic: bytes from the last cache, and from memory.
-        overhang: results that are computed, for each that is needed.
+        overhang: computed results for each result that is needed.
     """
 
     cycles: float
@@ -106,10 +106,6 @@ class Prediction:
         )
 
 
-#: Multiply-adds in a cycle of a GPU's compute unit in the best product of matrices (of 128).
-_BEST = 107
-
-
 def cost(cycles: float, device: DeviceModel) -> float:
     """Cycles in the unit of hand-written kernels' costs: multiply-adds of a compute unit in its best product.
 
@@ -119,7 +115,7 @@ def cost(cycles: float, device: DeviceModel) -> float:
 
 
 def predict(table: Table, schedule: Schedule, device: DeviceModel) -> Prediction:
-    """What a table, whose indexes are joined, comes to under a schedule."""
+    """Return the predicted figures of a table, whose indexes are joined, under a schedule."""
     model = CostModel(table, device)
     return model.gpu(schedule) if device.is_simt else model.cpu(schedule)
 
@@ -292,7 +288,7 @@ class CostModel:
         known = (key, packed and vector, *map(sizes.__getitem__, self.strides[key]))
         if known not in self._footprints:
             strides = dict(self.strides[key])
-            # Of a copy, lanes lie side by side, and what else it is read for behind one another.
+            # In a copy lanes lie side by side, and vectors follow one another in the order of reading.
             runs = -(-sizes[vector] // 16) if packed and strides.pop(vector, 0) else 0
             count = runs * elements(strides, sizes) if runs else lines(strides, sizes)
             self._footprints[known] = count * self.device.cache_line

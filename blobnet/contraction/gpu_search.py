@@ -17,13 +17,13 @@ from blobnet.contraction.table import CUT, Table, cut, join_name, part_of
 from blobnet.errors import OptionError
 from blobnet.launch.kernel_call import group_size
 
-#: Multiply-adds in a loop.
+#: Multiply-adds that a loop is written out to at most.
 _STATEMENTS = 1200
-#: Values of a reduction index that count as the taps of a filter, which are written out.
+#: A reduction index of up to so many values is written out, as the taps of a filter are.
 _TAPS = 11
-#: Values of an output index that one work-item makes, all of them.
+#: One work-item makes all results of an output index of up to so many values.
 _FEW = 4
-#: Work-items of a compute unit up to which long sums are split apart, and lanes' worth of terms that make a sum long.
+#: Long sums are split where a compute unit has no more than so many work-items; the terms of a long sum for each lane.
 _FULL, _LONG = 128, 4
 #: Tiles of products of matrices: rows, columns, depth, and rows and columns of a work-item.
 MATRIX_TILES = (

@@ -1,4 +1,4 @@
-"""What the compiler of contractions makes of an operation (docs/contractions.md)."""
+"""Operations by the compiler of contractions (docs/contractions.md)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _program(operation: Operation) -> Program:
 
 
 def finished(program: Program, steps: tuple[EpilogueOp, ...]) -> tuple[Program, dict[str, Operand]]:
-    """A program that does these steps to its first output, and what they read, by the names of further inputs."""
+    """Return a program that does these steps to its first output, and their operands by the names of its new inputs."""
     if not steps:
         return program, {}
     output = program.outputs[0]
@@ -113,7 +113,7 @@ def finished(program: Program, steps: tuple[EpilogueOp, ...]) -> tuple[Program, 
 def _with_tail(
     program: Program, texts: tuple[str, ...], result: str, operands: tuple[tuple[str, tuple[int, ...]], ...]
 ) -> Program:
-    """A program and element-wise statements behind its first output, with their operands and these shapes."""
+    """A program, and element-wise statements on its first output; ``operands`` are the shapes of what these read."""
     output = program.outputs[0]
     shapes = {output.name: output.shape, **dict(operands)}
     text = f"function ({', '.join(shapes)}) -> ({result}) {{ {' '.join(f'{text};' for text in texts)} }}"

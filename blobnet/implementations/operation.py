@@ -1,4 +1,4 @@
-"""What implementations implement: one direction of a product of a blob and weights, and the launches' vocabulary."""
+"""Operations: one direction of a product of a blob and weights, and what launches of it may ask for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from blobnet.launch.kernel_source import Macro, load
 from blobnet.memory.blob import FLOAT32, BlobLayout, Shape
 from blobnet.memory.windows import Pair, PhaseAxis, WindowAxis
 
-#: Rows of a tile that may lie behind the last one: one less than its depth.
+#: Rows of a tile that may lie beyond the last row: one less than its depth.
 _MAX_BEHIND = 15
 
 
@@ -80,7 +80,7 @@ class Operation:
         tuning: for kernels.
         batch_size: the plan's samples.
         bias_mode: 0 no bias, 1 one a unit, 2 one a position; backward weights: whose gradient is wanted.
-        epilogue: what is done to a result of the forward pass, behind its bias.
+        epilogue: operations on a result of the forward pass, after its bias.
         accumulate: backward data: whether to add to what is there.
         label: of its launches, for people; the layer's name and the direction if it is empty.
         source, depth: the blob that it reads, of backward weights the input, and its units of a group.
@@ -183,10 +183,10 @@ class Operation:
 
     @property
     def cheap_addresses(self) -> bool:
-        """Whether products of tiles have few instructions for addresses (kernels/place.h).
+        """Return True if products of tiles use 32-bit addresses, which take few instructions (kernels/place.h).
 
-        Those then have 32 bits, also of the rows of a tile behind the last one, of a unit each, which are not read; and
-        the numbers of rows of all samples 24 with a sign.
+        All addresses fit 32 bits then, also those of a tile's rows beyond the last one, which are not read. The numbers
+        of rows of all samples fit 24 bits with a sign.
         """
         blobs = self.input, self.output
         sizes = [blob.layout.memory_elements * blob.type.itemsize for blob in blobs]
@@ -196,9 +196,9 @@ class Operation:
 
     @property
     def geometry(self) -> tuple[object, ...]:
-        """What operations have in common for which the same ways are as fast, by the same tuning.
+        """Operations with the same geometry take the same time by the same way and tuning.
 
-        Not at which units of its storage a blob begins, of which a concat has as many as inputs.
+        The first unit of a blob in its storage is no part of it: a concat has one for each input.
         """
         blobs = self.input, self.output, *(step.blob for step in self.epilogue)
         lie = [(replace(blob.layout, unit_offset=0), blob.type) for blob in blobs if blob]
@@ -217,7 +217,7 @@ class Operation:
         return self.array(ArrayHandle(ArrayKind.MEMORY, name, elements, per_sample))
 
     def parameter(self, role: str) -> Array:
-        """What a kernel calls ``WEIGHT``, ``BIAS``, ``WEIGHT_GRADIENT`` or ``BIAS_GRADIENT``."""
+        """The array of a kernel's role ``WEIGHT``, ``BIAS``, ``WEIGHT_GRADIENT`` or ``BIAS_GRADIENT``."""
         # The weights for a bias that there is not: kernels take no null arrays.
         name, _, gradient = role.lower().partition("_")
         known = name if name == "weight" or self.bias_mode else "weight"

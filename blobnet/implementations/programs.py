@@ -128,7 +128,7 @@ class _Pieces:
         return pieces
 
     def _product(self, found: Convolution, *, accumulates: bool) -> Implementation | None:
-        """What computes a statement; None if that is best left to the compiler."""
+        """Return the implementation for a statement; None leaves it to the compiler."""
         result, context = found.result, self._context
         if accumulates and found.direction != BACKWARD_DATA:
             return None

@@ -36,7 +36,7 @@ class Convolution:
 
     @property
     def result(self) -> Tensor:
-        """What the statement makes."""
+        """The tensor that the statement makes."""
         return {FORWARD: self.output, BACKWARD_DATA: self.input, BACKWARD_WEIGHTS: self.weight}[self.direction]
 
     @property
