@@ -120,7 +120,7 @@ def predict(table: Table, schedule: Schedule, device: DeviceModel) -> Prediction
     return model.gpu(schedule) if device.is_simt else model.cpu(schedule)
 
 
-class Loop(NamedTuple):
+class InnerLoop(NamedTuple):
     """The innermost loop of a block of results on a CPU.
 
     Attributes:
@@ -161,10 +161,10 @@ class CostModel:
         self.long_reductions = sum(self.extents[name] > 1 for name in self.reductions)
         self.store = table.stores[0].operand
         self.store_strides = {n: self.store.stride(n) for n in self.outputs if self.store.stride(n)}
-        self._inner: dict[Loop, tuple[float, float, int, float]] = {}
+        self._inner: dict[InnerLoop, tuple[float, float, int, float]] = {}
         self._footprints: dict[tuple[object, ...], float] = {}
 
-    def inner(self, loop: Loop) -> tuple[float, float, int, float]:
+    def inner(self, loop: InnerLoop) -> tuple[float, float, int, float]:
         """Of an innermost loop: cycles of a point of a block, loads, registers, cycles of arithmetic alone."""
         if loop in self._inner:
             return self._inner[loop]
@@ -204,7 +204,7 @@ class CostModel:
         self._inner[loop] = found = cycles, count, registers, arithmetic
         return found
 
-    def _places(self, strides: Mapping[str, int], loop: Loop, blocks: Mapping[str, int]) -> tuple[int, int]:
+    def _places(self, strides: Mapping[str, int], loop: InnerLoop, blocks: Mapping[str, int]) -> tuple[int, int]:
         """Different elements of an operand in a block: for one term of its cells, and for all unrolled terms.
 
         Neighbouring places of a block may be the same element, and those of unrolled taps if registers hold them.
@@ -225,12 +225,12 @@ class CostModel:
                 shared[abs(stride)] = shared.get(abs(stride), 1) + size - 1
         return vectors * math.prod(alone.values()), vectors * _different(shared)
 
-    def _is_far(self, key: str, loop: Loop, blocks: Mapping[str, int]) -> bool:
+    def _is_far(self, key: str, loop: InnerLoop, blocks: Mapping[str, int]) -> bool:
         """Return True if the first cache does not hold what a block reads of an operand."""
         spans = {**self.extents, **blocks}
         return self.footprint(key, spans, key in loop.packed, loop.vector) / loop.parts > self.caches[0] / 2
 
-    def _far_scalars(self, key: str, loop: Loop, blocks: Mapping[str, int]) -> float:
+    def _far_scalars(self, key: str, loop: InnerLoop, blocks: Mapping[str, int]) -> float:
         """Cycles of scalars whose next ones lie in other lines of the second cache."""
         strides = self.strides[key]
         looped = [name for name in self.reductions if name not in (*loop.unrolled, loop.vector)]
@@ -240,7 +240,7 @@ class CostModel:
             return FAR * lines(strides, {**dict.fromkeys(self.extents, 1), **blocks})
         return 0.0
 
-    def _vector_load(self, key: str, loop: Loop, blocks: Mapping[str, int]) -> float:
+    def _vector_load(self, key: str, loop: InnerLoop, blocks: Mapping[str, int]) -> float:
         """Cycles of a vector of an operand."""
         strides, is_packed, lanes = self.strides[key], key in loop.packed, loop.lanes
         step = 1 if is_packed else strides[loop.vector]
@@ -306,7 +306,7 @@ class CostModel:
         by_lanes = lanes > 1 and vector in self.reductions
         if by_lanes:
             points = points // sizes[vector] * (sizes[vector] // lanes + sizes[vector] % lanes)
-        loop = Loop(tuple(blocks.values()), vector, lanes, schedule.packed, schedule.unrolled, parts)
+        loop = InnerLoop(tuple(blocks.values()), vector, lanes, schedule.packed, schedule.unrolled, parts)
         cycles, loads, registers, arithmetic = self.inner(loop)
         results = math.prod(blocks.values())
         vectors = results // lanes if lanes > 1 and not by_lanes else results

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from blobnet.contraction.costs import CostModel, Loop, Prediction
+from blobnet.contraction.costs import CostModel, InnerLoop, Prediction
 from blobnet.contraction.form import Expression, Position
 from blobnet.contraction.gpu_search import gpu_schedules
 from blobnet.contraction.schedule import LANES, Schedule, Tile, can_peel, constrained, prepared
@@ -212,7 +212,7 @@ def _blocks(table: Table, model: CostModel, base: Schedule) -> list[tuple[float,
             tiles * (vectors * model.operations * points + begin) + packing >= best[-1][0]
         ):
             continue  # Its arithmetic alone takes longer.
-        cycles = model.inner(Loop(tuple(blocks.values()), vector, lanes, packed, unrolled))[0]
+        cycles = model.inner(InnerLoop(tuple(blocks.values()), vector, lanes, packed, unrolled))[0]
         best.append((tiles * (cycles * points + begin) + packing, blocks, unrolled))
         best = sorted(best, key=lambda item: item[0])[:_OF_A_VECTOR]
     return best
@@ -294,7 +294,7 @@ def _walked(table: Table, model: CostModel, schedule: Schedule) -> Schedule:
     fastest = outputs[-1]
     tile = schedule.tile(fastest)
     blocks = {name: schedule.tile(name).block for name in model.outputs}
-    loop = Loop(tuple(blocks.values()), schedule.vector, schedule.lanes, schedule.packed, schedule.unrolled)
+    loop = InnerLoop(tuple(blocks.values()), schedule.vector, schedule.lanes, schedule.packed, schedule.unrolled)
     cycles = model.inner(loop)[0]
     block = (
         cycles * model.points / schedule.split[1] / (schedule.lanes if schedule.vector in model.reductions else 1) + 50
