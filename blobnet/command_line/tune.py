@@ -104,5 +104,6 @@ def _summary(jobs: Iterable[Job], tunings: Tunings) -> list[str]:
     before, after = (sum(count * getattr(winner, name) for count, winner in known) for name in ("default_ms", "ms"))
     lines = [f"tuned: {len(known)} of {len(list(jobs))} tasks, kept in {tunings.path}"]
     if known:
-        lines.append(f"all of them, n times each: {before:.4g} ms before, {after:.4g} ms after ({before / after:.2f}x)")
+        ratio = before / max(1e-9, after)  # A clock may stand still.
+        lines.append(f"all of them, n times each: {before:.4g} ms before, {after:.4g} ms after ({ratio:.2f}x)")
     return lines

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 from blobnet.layers.base import Placement
 from blobnet.memory.blob import Shape
 from blobnet.network.graph import Graph, Vertex
-from blobnet.planning.placement import NOT_SHARED, Places, Region, other_planes, same_plane
+from blobnet.planning.placement import NOT_SHARED, Occupied, Places, Region, other_planes, same_plane, times_read
 from blobnet.planning.request import Request
 from blobnet.planning.roles import Roles
 
@@ -60,7 +62,7 @@ class _Placing:
         self._graph, self._shares, self._roles, self._planes = request.graph, request.share, roles, planes
         self._parts = _parts(request, roles, planes)
         #: By storage, the vertices whose deltas lie in it and whose turn is still to come.
-        self._waiting = defaultdict[str, dict[int, Region]](dict)
+        self._waiting = defaultdict[str, Occupied](Occupied)
 
     def new(self, index: int) -> Region:
         """Return a region of its own for the delta of a vertex; of a part, within that of the whole."""
@@ -71,12 +73,13 @@ class _Placing:
 
     def put(self, index: int, region: Region) -> None:
         """Have the delta of a vertex lie in a region."""
-        self.regions[index] = self._waiting[region.storage.name][index] = region
+        self.regions[index] = region
+        self._waiting[region.storage.name].add(index, region)
 
     def take_turn(self, vertex: Vertex) -> None:
         """Find places for the deltas of a vertex's inputs, which it computes from its own."""
         own = self.regions[vertex.index]
-        del self._waiting[own.storage.name][vertex.index]
+        self._waiting[own.storage.name].remove(vertex.index, own)
         if vertex.index in self._parts:
             # What its readers left is a part of its input's delta, and other slices have the rest.
             self.accumulate[vertex.index, 0] = False
@@ -119,13 +122,13 @@ class _Placing:
             return f"{name} is repeated"
         if source in self._parts:
             return f"{name} is a part of {graph.vertices[graph.vertices[source].inputs[0]].name}"
-        if placement is Placement.SHARED and vertex.inputs.count(source) > 1:
+        if placement is Placement.SHARED and times_read(graph, source, vertex.index) > 1:
             # A delta that is added to itself doubles, once too often with three readers or two sources.
             return f"{name} comes in more than once"
         absorbed = self._roles.absorbed
-        for other, waiting in self._waiting[region.storage.name].items():
+        for other in itertools.chain.from_iterable(self._waiting[region.storage.name].within(region)):
             # Each delta in the region must have been read before another reader of the other one adds to it.
-            if waiting.overlaps(region) and (
+            if (
                 placement is Placement.IN_PLACE
                 or _next_addition(graph, source, vertex.index) >= absorbed.get(other, other)
                 or _next_addition(graph, other, vertex.index) >= absorbed.get(source, source)
@@ -159,6 +162,7 @@ def _parts(request: Request, roles: Roles, planes: Sequence[Shape]) -> dict[int,
 
 def _next_addition(graph: Graph, source: int, now: int) -> int:
     """The next vertex in backward order, from ``now`` on, that adds to the delta of ``source``; -1 if none."""
-    later = [reader for reader in graph.readers[source] if reader < now]
-    twice = graph.vertices[now].inputs.count(source) > 1
-    return now if twice else max(later, default=-1)
+    if times_read(graph, source, now) > 1:
+        return now
+    first = bisect_left(graph.readers[source], now)
+    return graph.readers[source][first - 1] if first else -1

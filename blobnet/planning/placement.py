@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from blobnet.layers.base import Placement
@@ -43,13 +43,35 @@ class Region:
         """Return some of its units as a region."""
         return Region(self.storage, self.unit_offset + first, units)
 
-    def overlaps(self, other: Region) -> bool:
-        """Return True if they have units in common."""
-        return (
-            self.storage == other.storage
-            and self.unit_offset < other.unit_offset + other.units
-            and other.unit_offset < self.unit_offset + self.units
-        )
+
+class Occupied:
+    """Vertices by the units of one storage that they have: thousands may lie there side by side, or in one place."""
+
+    def __init__(self) -> None:
+        #: By the number of units, where they begin; and of each such place the vertices; all in order.
+        self._starts = defaultdict[int, list[int]](list)
+        self._vertices = defaultdict[tuple[int, int], list[int]](list)
+
+    def add(self, index: int, region: Region) -> None:
+        """Have a vertex lie in a region."""
+        vertices = self._vertices[region.units, region.unit_offset]
+        if not vertices:
+            insort(self._starts[region.units], region.unit_offset)
+        insort(vertices, index)
+
+    def remove(self, index: int, region: Region) -> None:
+        """Have a vertex lie there no more."""
+        vertices, starts = self._vertices[region.units, region.unit_offset], self._starts[region.units]
+        del vertices[bisect_left(vertices, index)]
+        if not vertices:
+            del starts[bisect_left(starts, region.unit_offset)]
+
+    def within(self, region: Region) -> Iterator[list[int]]:
+        """The vertices of each place that has units in common with a region."""
+        for units, starts in self._starts.items():
+            first = bisect_right(starts, region.unit_offset - units)
+            last = bisect_left(starts, region.unit_offset + region.units)
+            yield from (self._vertices[units, start] for start in starts[first:last])
 
 
 @dataclass(frozen=True)
@@ -101,8 +123,8 @@ class _Placing:
         self._graph, self._shares, self._roles = request.graph, request.share, roles
         self._planes, self._parts = planes, parts
         self._whole, self._last_reads = _wholes(request.graph, parts), _last_reads(request.graph, roles, parts)
-        #: By storage, the vertices that write over an input there, in their order.
-        self._overwriters: defaultdict[str, list[int]] = defaultdict(list)
+        #: By storage, the vertices that write over an input there.
+        self._overwriters = defaultdict[str, Occupied](Occupied)
 
     def take_turn(self, vertex: Vertex) -> None:
         """Find a place for a vertex's output, and for those of its inputs that may lie there."""
@@ -125,7 +147,7 @@ class _Placing:
     def _put(self, index: int, region: Region) -> None:
         self.regions[index] = region
         if self._roles.placements[index].output is Placement.IN_PLACE:
-            insort(self._overwriters[region.storage.name], index)
+            self._overwriters[region.storage.name].add(index, region)
 
     def _joins(self, position: int, region: Region, reader: Vertex) -> bool:
         """Have an input lie in a region of its reader, where nothing is in the way; return True if it does."""
@@ -147,7 +169,7 @@ class _Placing:
             return f"{name} lies in {self.regions[source].storage.name}"
         if source in self._parts:
             return f"{name} is a part of {graph.vertices[graph.vertices[source].inputs[0]].name}"
-        if reader.inputs.count(source) > 1:
+        if times_read(graph, source, reader.index) > 1:
             return f"{name} comes in more than once"
         others = (self._whole[other] for other in reader.inputs if other in self._parts)
         if placement is Placement.IN_PLACE and source in others:
@@ -160,15 +182,23 @@ class _Placing:
 
     def _overwritten(self, source: int, region: Region, reader: Vertex) -> str:
         """Say who would write over ``source`` in ``region`` before its last read."""
-        name, writers = self._graph.vertices[source].name, self._overwriters[region.storage.name]
-        behind = (writers[place] for place in range(bisect_right(writers, source), len(writers)))
-        overwritten = next((index for index in behind if self.regions[index].overlaps(region)), _NEVER)
+        name = self._graph.vertices[source].name
+        overwritten = _NEVER
+        for writers in self._overwriters[region.storage.name].within(region):
+            behind = bisect_right(writers, source)
+            overwritten = min([overwritten, *writers[behind : behind + 1]])
         last_read = self._last_reads[source]
         # A layer that runs in place of one input may not read the same memory as another input too.
         if overwritten < last_read or overwritten == last_read != reader.index:
             is_kept = overwritten == _NEVER
             return f"{name} is kept" if is_kept else f"{self._graph.vertices[overwritten].name} would overwrite {name}"
         return ""
+
+
+def times_read(graph: Graph, source: int, reader: int) -> int:
+    """How often ``reader`` reads ``source``, which may have thousands of readers; they are in order."""
+    readers = graph.readers[source]
+    return bisect_right(readers, reader) - bisect_left(readers, reader)
 
 
 def _parts(request: Request, roles: Roles, planes: tuple[Shape, ...]) -> dict[int, int]:

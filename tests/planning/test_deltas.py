@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from blobnet import layers
 from blobnet.network.graph import Graph, from_nodes
+from blobnet.planning.deltas import place_deltas
+from blobnet.planning.placement import place_outputs
+from blobnet.planning.roles import assign_roles
 from tests.planning.stages import Stages, request_for, stages
 
 
@@ -122,3 +127,33 @@ def test_deltas_that_cannot_be_shared_say_why() -> None:
         ("sum", 1): "another reader adds to node or branch too early",
     }
     assert set(told(share=False).values()) == {"no memory is shared"}
+
+
+def calls_of_planning(readers: int, kind: str) -> int:
+    """How many functions the passes of places call where one tensor has so many readers, which a concat joins."""
+    images = layers.Input(2, 4, 5)()
+    node = layers.Conv2D(3, 1)(images)
+    outputs = [layers.Conv2D(1, 1)(node) for _ in range(readers)]
+    if kind == "in place":
+        outputs = [layers.Activation("relu")(own) for own in outputs]
+    if kind == "sums":
+        outputs = [node + own for own in outputs]
+    request = request_for(from_nodes(images, layers.Concat()(outputs)))
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    roles = assign_roles(request)
+    sys.setprofile(count)
+    try:
+        place_deltas(request, roles, place_outputs(request, roles))
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("kind", ["plain", "in place", "sums"])
+def test_planning_takes_time_in_proportion_to_the_readers(kind: str) -> None:
+    assert calls_of_planning(400, kind) < 5 * calls_of_planning(100, kind)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+
+import numpy as np
 
 from blobnet import layers
 from blobnet.memory.blob import Shape
 from blobnet.network.graph import Graph, from_nodes
-from blobnet.planning.placement import Places, Region, place_outputs
+from blobnet.planning.placement import Occupied, Places, Region, place_outputs
 from blobnet.planning.roles import assign_roles
 from tests.planning.stages import request_for
 
@@ -23,14 +26,23 @@ def places_of(graph: Graph, **options: bool) -> tuple[Places, dict[str, tuple[st
 
 
 def test_regions_overlap_where_they_have_units_in_common() -> None:
-    whole = Region.whole("a", Shape(6, 4, 5))
-    first, second = Region(whole.storage, 0, 2), Region(whole.storage, 2, 4)
-    assert whole.overlaps(first)
-    assert first.overlaps(whole)
-    assert whole.overlaps(second)
-    assert not first.overlaps(second)
-    assert not second.overlaps(first)
-    assert not first.overlaps(Region.whole("b", Shape(6, 4, 5)))
+    rng, occupied = np.random.default_rng(0), Occupied()
+    storage = Region.whole("a", Shape(24, 4, 5)).storage
+    regions = [Region(storage, start, 1 + int(rng.integers(24 - start))) for start in rng.integers(0, 24, 80).tolist()]
+    for index, region in enumerate(regions):
+        occupied.add(index, region)
+    for index in range(0, 80, 3):
+        occupied.remove(index, regions[index])
+    for asked in regions:
+        units = set(range(asked.unit_offset, asked.unit_offset + asked.units))
+        wanted = {
+            index
+            for index, own in enumerate(regions)
+            if index % 3 and units & set(range(own.unit_offset, own.unit_offset + own.units))
+        }
+        found = list(occupied.within(asked))
+        assert sorted(itertools.chain.from_iterable(found)) == sorted(wanted)
+        assert all(own == sorted(own) for own in found)
 
 
 def joined() -> Graph:
