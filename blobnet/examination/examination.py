@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from blobnet.device.device import Device
 from blobnet.errors import BuildError, DeviceError, KernelError, PromiseError
 from blobnet.examination.checks import ARRANGEMENTS, PHASE_OF, Check
-from blobnet.examination.layer_references import Backward, Float64Array, Reference, reference_of
+from blobnet.examination.layer_references import Float64Array, reference_of
 from blobnet.examination.measured import PHASES, Arrangement, Bench, Problem, bits, make_problem
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.launch.task import TunedChoices
@@ -30,7 +30,7 @@ NOT_BUILT, CRASHED, HUNG, FAILED = "not built", "crashed", "hung", "failed"
 TOLERANCES = {"fp32": 5e-4, "tf32": 6 * 2.0**-10}
 #: The same of layers that are no products, whose functions drivers may compute to some units in the last place.
 _OTHER_TOLERANCE = 5e-5
-#: Results smaller than this part of the others of a phase are 0 but for rounding.
+#: Results smaller than this part of the others of a check are 0 but for rounding.
 _NOTHING = 1e-9
 #: Runs that are timed, of which the fastest counts.
 _TIMED = 5
@@ -82,15 +82,26 @@ def examine(device: Device, check: Check) -> Finding:
         return Finding(NOT_HERE, way=str(check.way), note="there is no such way to compute this layer here")
     calls = [call for phase in _phases(check) for call in bench.calls.get(phase, ())]
     main = next((call for call in calls if call.way and call.way.variant == check.way.variant), calls[0])
-    known = Finding(OK, _kernel_of(main, calls, check), str(main.way or ""))
-    try:
-        return _examine(bench, check, known)
-    except PromiseError as error:
-        return replace(known, verdict=STRAY_WRITE, note=str(error))
-    except (BuildError, KernelError) as error:
-        return replace(known, verdict=NOT_BUILT, note=str(error))
-    except DeviceError as error:
-        return replace(known, verdict=FAILED, note=str(error))
+    tolerance = TOLERANCES[check.precision] if check.direction else _OTHER_TOLERANCE
+    times = list[float]()
+
+    def run(debug: bool) -> dict[str, np.ndarray[Any, Any]]:
+        """All phases: all memory after each, and its results."""
+        found: dict[str, np.ndarray[Any, Any]] = {}
+        bench.load()
+        for phase in _phases(check):
+            if phase == "backward parameters" or (check.direction and phase != "forward"):
+                bench.load_deltas()
+            bench.run(phase, debug=debug)
+            found |= {f"{phase}: {name}": values for name, values in bench.mirror.items()}
+            found |= _results(bench, phase)
+        if not debug:
+            times.extend(_seconds(bench, check) for _ in range(_TIMED))
+        return found
+
+    finding = compared(bench.name, run, lambda: _expected(bench, _phases(check)), tolerance)
+    ms = 1e3 * min(times) if finding.verdict == OK else None
+    return replace(finding, kernel=_kernel_of(main, calls, check), way=str(main.way or ""), ms=ms)
 
 
 def compared(
@@ -99,7 +110,7 @@ def compared(
     expected: Callable[[], Iterable[tuple[str, Float64Array]]],
     tolerance: float,
 ) -> Finding:
-    """Compare two runs of a network, the first of them in debug mode, with expected arrays by name."""
+    """Compare two runs with expected arrays by name; in the first one all memory is checked after every launch."""
     try:
         first, second = run(True), run(False)
     except PromiseError as error:
@@ -114,8 +125,10 @@ def compared(
     if worst > tolerance:
         return Finding(WRONG, error=worst, note=f"{where}: {at} {too_far(worst, tolerance)}")
     for name, values in first.items():
-        if np.any(bits(values) != bits(second[name])):
-            return Finding(NOT_REPEATABLE, error=worst, note=f"{where}: {name} differs between two runs")
+        cells = int(np.count_nonzero(bits(values) != bits(second[name])))
+        if cells:
+            note = f"{where}: {name}: {cells} cells differ between two runs on the same data"
+            return Finding(NOT_REPEATABLE, error=worst, note=note)
     return Finding(OK, error=worst)
 
 
@@ -166,39 +179,6 @@ def _bench_of_way(device: Device, check: Check, problem: Problem, arrangement: A
     return bench_for(TunedChoices(({task: check.way},), only=variant)) if check.way in ways else None
 
 
-def _examine(bench: Bench, check: Check, known: Finding) -> Finding:
-    """Two runs against the reference, the first of them with a look at all memory after every launch."""
-    expected = _Expected(reference_of(check.layer, bench.problem.shapes), bench)
-    worst, where = 0.0, ""
-    memories = []
-    for debug in (True, False):
-        found: dict[str, Any] = {}
-        bench.load()
-        for phase in _phases(check):
-            if phase == "backward parameters" or (check.direction and phase != "forward"):
-                bench.load_deltas()
-            bench.run(phase, debug=debug)
-            results = list(expected.results(phase))
-            largest = max((_size(wanted) for _, _, wanted in results), default=0.0)
-            for name, actual, wanted in results:
-                error = difference(actual, wanted, largest)
-                if error > worst:
-                    worst, where = error, name
-            found |= {f"{phase}: {name}": values for name, values in bench.mirror.items()}
-        memories.append(found)
-    tolerance = TOLERANCES[check.precision] if check.direction else _OTHER_TOLERANCE
-    known = replace(known, error=worst)
-    if worst > tolerance:
-        return replace(known, verdict=WRONG, note=f"{bench.name}: {where} {too_far(worst, tolerance)}")
-    for name, first in memories[0].items():
-        second = memories[1][name]
-        cells = int(np.count_nonzero(bits(first) != bits(second)))
-        if cells:
-            note = f"{bench.name}: {name}: {cells} cells differ between two runs on the same data"
-            return replace(known, verdict=NOT_REPEATABLE, note=note)
-    return replace(known, ms=1e3 * min(_seconds(bench, check) for _ in range(_TIMED)))
-
-
 def _seconds(bench: Bench, check: Check) -> float:
     begin = time.perf_counter()
     for phase in _phases(check):
@@ -216,7 +196,7 @@ def difference(actual: np.ndarray[Any, Any], wanted: Float64Array, largest: floa
     """The largest difference over the root mean square of what is wanted; infinite where there is NaN.
 
     What is 0 but for rounding (the keys' bias of an attention, which its softmax ignores) is what sums of ``largest``
-    numbers leave, the root mean square of others that the phase computes.
+    numbers leave, the root mean square of others that the check computes.
     """
     size = _size(wanted)
     scale = (size if size > _NOTHING * largest else largest) or 1.0
@@ -230,33 +210,29 @@ def too_far(error: float, tolerance: float) -> str:
     return f"is {amount}, where {tolerance:.2g} is the most"
 
 
-class _Expected:
-    """The expected results of a bench's layer, in float64."""
+def _results(bench: Bench, phase: str) -> dict[str, np.ndarray[Any, Any]]:
+    """All that a phase has computed."""
+    if phase == "forward":
+        return {"output": bench.values(bench.output)}
+    if phase == "backward parameters":
+        names = [spec.name for spec in bench.problem.specs if spec.trainable]
+        return {f"gradient of {name}": bench.parameter("gradients", name) for name in names}
+    return {f"delta of input {place}": bench.values(blob) for place, blob in enumerate(bench.input_deltas) if blob}
 
-    def __init__(self, reference: Reference, bench: Bench) -> None:
-        self._bench, problem = bench, bench.problem
-        self._inputs = [values.astype(np.float64) for values in problem.inputs]
-        self._parameters = {name: values.astype(np.float64) for name, values in problem.parameters.items()}
-        self._reference = reference
-        self._backward: Backward | None = None
 
-    def results(self, phase: str) -> Iterator[tuple[str, np.ndarray[Any, Any], Float64Array]]:
-        """(what, as it is, as it should be) of all that a phase computes."""
-        bench, problem = self._bench, self._bench.problem
-        if phase == "forward":
-            wanted = self._reference.forward(self._inputs, self._parameters)
-            yield "output", bench.values(bench.output), wanted
-            return
-        if self._backward is None:
-            delta = problem.delta.astype(np.float64)
-            self._backward = self._reference.backward(self._inputs, self._parameters, delta)
-        deltas, gradients = self._backward
-        if phase == "backward parameters":
-            for name, values in gradients.items():
-                yield f"gradient of {name}", bench.parameter("gradients", name), values
-            return
-        for position, blob in enumerate(bench.input_deltas):
-            assert blob is not None
-            actual, values = bench.values(blob), deltas[position]
-            old = problem.old_deltas[position] if bench.arrangement.accumulate else 0.0
-            yield f"delta of input {position}", actual, values.reshape(actual.shape) + old
+def _expected(bench: Bench, phases: Sequence[str]) -> Iterator[tuple[str, Float64Array]]:
+    """Yield what the phases should compute, in float64."""
+    problem = bench.problem
+    reference = reference_of(problem.layer, problem.shapes)
+    inputs = [values.astype(np.float64) for values in problem.inputs]
+    parameters = {name: values.astype(np.float64) for name, values in problem.parameters.items()}
+    if "forward" in phases:
+        yield "output", reference.forward(inputs, parameters)
+    if phases == ("forward",):
+        return
+    deltas, gradients = reference.backward(inputs, parameters, problem.delta.astype(np.float64))
+    if "backward parameters" in phases:
+        yield from ((f"gradient of {name}", values) for name, values in gradients.items())
+    if "backward data" in phases:
+        for place, (delta, old) in enumerate(zip(deltas, problem.old_deltas, strict=True)):
+            yield f"delta of input {place}", delta.reshape(old.shape) + old * bench.arrangement.accumulate

@@ -97,15 +97,17 @@ def _read(subject: str, path: Path, file: Any, graph: Graph) -> dict[str, FloatA
         hint = "the network must be the one that the file was written of; its layers are called as there."
         received = {"missing": atomic.listed(missing), "extra": atomic.listed(extra)}
         raise FileError(subject, rule, hint=hint, **received)
-    last = next(reversed(found.values()), None)
     for name, entry in found.items():
         part = file.get_slice(name)
         if part.get_dtype() not in _TYPES:
             rule = f"tensors must be of the types {', '.join(_TYPES)}"
             raise FileError(subject, rule, tensor=name, type=part.get_dtype(), hint="tensor.float() converts one.")
-        shape = tuple(part.get_shape())
+        shape, last = tuple(part.get_shape()), next(reversed(found.values()))
         if shape != entry.shape:
-            raise mismatch(subject, name, entry.parameters, shape, entry.shape, last)
+            hint = f"for another number of classes, build the network for {shape[0]}, and then model.with_classes."
+            is_last = entry.layer == last.layer and shape[:1] != entry.shape[:1]
+            rule = f"{name} must have the shape of {first_few(entry.parameters, 3)}"
+            raise ShapeError(subject, rule, given=shape, wanted=entry.shape, hint=hint if is_last else None)
     weights: dict[str, FloatArray] = {}
     for name, entry in found.items():
         is_known = file.get_slice(name).get_dtype() != "BF16"  # Which NumPy does not have.
@@ -129,23 +131,6 @@ def _bfloat16(path: Path, name: str, shape: tuple[int, ...]) -> FloatArray:
         file.seek(8 + length + start)
         halves = np.frombuffer(file.read(end - start), "<u2")
     return (halves.astype(np.uint32) << 16).view(np.float32).reshape(shape)
-
-
-def mismatch(
-    subject: str,
-    tensor: str,
-    parameters: tuple[str, ...],
-    given: tuple[int, ...],
-    wanted: tuple[int, ...],
-    last: torch_names.Entry | None,
-) -> ShapeError:
-    """The error of a tensor of another shape; for the last layer's it says what to do about other classes."""
-    layer = parameters[0].rpartition("/")[0]
-    hint = None
-    if last and last.parameters[0].rpartition("/")[0] == layer and given[:1] != wanted[:1]:
-        hint = f"for another number of classes, build the network for {given[0]}, and then model.with_classes."
-    rule = f"{tensor} must have the shape of {first_few(parameters, 3)}"
-    return ShapeError(subject, rule, given=given, wanted=wanted, hint=hint)
 
 
 def _input_weights(subject: str, metadata: Mapping[str, str], graph: Graph) -> dict[str, FloatArray]:

@@ -46,6 +46,11 @@ class Entry:
     shapes: tuple[tuple[int, ...], ...]
     shape: tuple[int, ...]
 
+    @property
+    def layer(self) -> str:
+        """The name of the layer."""
+        return self.parameters[0].rpartition("/")[0]
+
     def tensor(self, weights: Mapping[str, FloatArray]) -> FloatArray:
         """The tensor of these weights."""
         return np.concatenate([weights[name] for name in self.parameters]).reshape(self.shape)
@@ -74,7 +79,7 @@ class Rule(NamedTuple):
     tensors: Mapping[str, tuple[str, int, int]] = {}
 
 
-#: The pattern of a group in a template.
+#: A group of a match in a template: its sign, its number, and words for its text.
 _PLACE = re.compile(r"\{(-?)(\d)(?::([^}]*))?\}")
 
 
@@ -84,9 +89,7 @@ def _rule(pattern: str, template: str, axes: int = 0, **tensors: tuple[str, int,
     """
 
     def name(match: re.Match[str], vertex: Vertex, graph: Graph) -> str:
-        return re.sub(
-            r"\{(-?)(\d)(?::([^}]*))?\}", lambda item: _group(match[int(item[2])], item[1], item[3]), template
-        )
+        return _PLACE.sub(lambda item: _group(match[int(item[2])], item[1], item[3]), template)
 
     return Rule(pattern, name, axes, tensors)
 
@@ -323,8 +326,8 @@ def _of_layer(graph: Graph, vertex: Vertex, module: str, rule: Rule) -> list[Ent
         own = tuple(shapes[part] for part in parts)
         shape = (sum(part[0] for part in own), *own[0][1:])
         if parts[0] in rule.tensors:
-            tensor, before, behind = rule.tensors[parts[0]]
-            shape = (*(1,) * before, *shape, *(1,) * behind)
+            tensor, before, after = rule.tensors[parts[0]]
+            shape = (*(1,) * before, *shape, *(1,) * after)
         elif len(shape) > 1:
             shape = shape[: rule.axes] if rule.axes < 0 else (*shape, *(1,) * rule.axes)
         found.append(Entry(f"{module}{tensor}", tuple(vertex.parameter(part) for part in parts), own, shape))

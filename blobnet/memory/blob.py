@@ -107,12 +107,19 @@ _PLANE_DIVISORS = ("UNIT_HEIGHT", "UNIT_DEPTH", "PLANE_COUNT", "PLANE_ELEMENTS")
 _PARTS = ("MULTIPLIER", "SHIFT")
 
 
+def _sizes(plain: bool) -> tuple[str, ...]:
+    """The numbers of a layout, where all blobs of a call are plain or not."""
+    return _SIZES if plain else (*_SIZES, *_PLANE_SIZES)
+
+
+def _divisors(plain: bool) -> tuple[str, ...]:
+    """Those that kernels divide by."""
+    return _DIVISORS if plain else (*_DIVISORS, *_PLANE_DIVISORS)
+
+
 def _fields(plain: bool) -> tuple[str, ...]:
     """The numbers of the argument that holds a layout, for kernels whose program should not depend on them."""
-    divisors = tuple(f"{name}_{part}" for name in _DIVISORS for part in _PARTS)
-    if plain:
-        return (*_SIZES, *divisors)
-    return (*_SIZES, *_PLANE_SIZES, *divisors, *(f"{name}_{part}" for name in _PLANE_DIVISORS for part in _PARTS))
+    return (*_sizes(plain), *(f"{name}_{part}" for name in _divisors(plain) for part in _PARTS))
 
 
 def geometry_type(plain: bool) -> str:
@@ -362,10 +369,10 @@ class BlobLayout:
     @cached_property
     def zeros(self) -> Halo:
         """All zeros around the data; those after a row are those before the next one, too, where rows share them."""
-        behind = self.plane_extent - self.height.memory * self.width.memory
+        after_rows = self.plane_extent - self.height.memory * self.width.memory
         before = min(self.width.before, self.width.memory - self.width.size)
         depth, height = ((axis.before, axis.after) for axis in (self.depth, self.height))
-        return Halo(depth, height, (before, self.width.after + behind))
+        return Halo(depth, height, (before, self.width.after + after_rows))
 
     # -- Table 1 -----------------------------------------------------------------------------------------------------
 
@@ -471,24 +478,20 @@ class BlobLayout:
         """
         argument = role.lower()
         values: dict[str, int | str] = {}
-        for name in _fields(plain) if as_argument else (*_SIZES, *(() if plain else _PLANE_SIZES)):
+        for name in _fields(plain) if as_argument else _sizes(plain):
             values[f"{role}_{name}"] = f"{argument}_geometry.{name.lower()}" if as_argument else self._size(name)
         if plain:
             values |= _alike(role, as_argument)
         free = self.unit_memory_count - self.unit_count
-        behind = f"{role}_UNIT_MEMORY_COUNT - {role}_UNIT_COUNT" if as_argument else str(free)
+        others = f"{role}_UNIT_MEMORY_COUNT - {role}_UNIT_COUNT" if as_argument else str(free)
         values[f"{role}_UNIT_OFFSET"] = f"{argument}_unit_offset"
-        values[f"{role}_UNIT_PADDING"] = f"({behind} - {argument}_unit_offset)"
+        values[f"{role}_UNIT_PADDING"] = f"({others} - {argument}_unit_offset)"
         return values
 
     def geometry(self, plain: bool) -> npt.NDArray[np.int32]:
         """The value of an argument of :func:`geometry_type`."""
-        sizes, divisors = list(_SIZES), list(_DIVISORS)
-        if not plain:
-            sizes += _PLANE_SIZES
-            divisors += _PLANE_DIVISORS
-        values = [self._size(name) for name in sizes]
-        for name in divisors:
+        values = [self._size(name) for name in _sizes(plain)]
+        for name in _divisors(plain):
             values += _reciprocal(self._size(name))
         return np.array(values, np.int64).astype(np.int32)
 

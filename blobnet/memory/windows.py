@@ -53,8 +53,8 @@ class WindowAxis:
         """
         windows = -(-(size + sum(self.padding) - self.span) // self.stride) + 1
         windows -= (windows - 1) * self.stride >= size + self.padding[0]
-        behind = (windows - 1) * self.stride + self.span - size - self.padding[0]
-        return replace(self, padding=(self.padding[0], max(self.padding[1], behind)))
+        after = (windows - 1) * self.stride + self.span - size - self.padding[0]
+        return replace(self, padding=(self.padding[0], max(self.padding[1], after)))
 
     def input_halo(self, size: int) -> Pair:
         """Zeros that the forward pass reads before and after the input."""
@@ -162,21 +162,29 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(is_int(side, 0) for side in value)
 
 
+def _sides(padding: Any, rank: int) -> tuple[Pair, ...] | None:
+    """(before, after) for each axis, from all allowed forms but 'same'; None for what is none of them."""
+    if padding == "valid":
+        return ((0, 0),) * rank
+    if is_int(padding, 0):
+        return ((padding, padding),) * rank
+    if rank == 1 and _is_pair(padding):
+        return (padding,)
+    if not isinstance(padding, tuple) or len(padding) != rank or rank == 1:
+        return None
+    if all(map(_is_pair, padding)):
+        return padding
+    return tuple((side, side) for side in padding) if all(is_int(side, 0) for side in padding) else None
+
+
 def check_padding(subject: str, padding: Padding, rank: int) -> Padding:
     """``padding`` if it is one of the allowed forms, for ``rank`` axes.
 
     Raises:
         OptionError: it is not.
     """
-    if padding in ("same", "valid") or is_int(padding, 0):
+    if padding == "same" or _sides(padding, rank) is not None:
         return padding
-    if isinstance(padding, tuple):
-        if rank == 1 and _is_pair(padding):
-            return padding
-        if len(padding) == rank > 1 and (
-            all(is_int(side, 0) for side in padding) or all(_is_pair(sides) for sides in padding)
-        ):
-            return padding
     forms = (
         "an int, (left, right), 'same' or 'valid'",
         "an int, (vertical, horizontal), ((top, bottom), (left, right)), 'same' or 'valid'",
@@ -190,18 +198,11 @@ def axis_padding(padding: Padding, windows: Sequence[WindowAxis], sizes: Sequenc
 
     'same' gives ceil(size / stride) outputs, with the odd zero after the data.
     """
-    rank = len(windows)
     if padding == "same":
         return tuple(_same(window, size) for window, size in zip(windows, sizes, strict=True))
-    if padding == "valid":
-        return ((0, 0),) * rank
-    if isinstance(padding, int):
-        return ((padding, padding),) * rank
-    assert isinstance(padding, tuple)
-    sides: Any = padding
-    if rank == 1:
-        return (sides,)
-    return tuple((side, side) if isinstance(side, int) else side for side in sides)
+    sides = _sides(padding, len(windows))
+    assert sides is not None
+    return sides
 
 
 def axes_of_window(

@@ -35,7 +35,7 @@ class Prepared(BackendRep):
 
 
 class Backend(_Backend):
-    """blobnet as ``onnx.backend.base.Backend``: what runs models and nodes, and ONNX's own tests of such.
+    """blobnet as ``onnx.backend.base.Backend``, which runs models and nodes, and ONNX's own tests of them.
 
     Devices are ONNX's: "CPU" is a CPU and "CUDA" a GPU of OpenCL, of several the one that blobnet chooses; any other
     text names a device as ``$BLOBNET_DEVICE`` does.

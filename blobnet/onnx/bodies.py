@@ -1,14 +1,15 @@
 """Graphs within nodes: the branches of an If and the bodies of Loop and Scan, and how the host runs them.
 
-A loop is run trip by trip wherever it is: as a file is read its trips become layers, one behind the other; in a tail
+A loop is run trip by trip wherever it is: as a file is read its trips become layers, one after the other; in a tail
 they are NumPy's. ``loop`` and ``scan`` say what both have in common.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,31 +25,6 @@ KINDS = frozenset(["If", "Loop", "Scan"])
 MAX_READ, MAX_RUN = 2_000, 10_000
 #: How deep graphs may lie within each other.
 MAX_DEPTH = 20
-
-
-class Runner(Protocol):
-    """The protocol of what runs the graphs of a node."""
-
-    subject: str
-
-    @property
-    def budget(self) -> Budget:
-        """The rest that its loops may run."""
-
-    def outputs(self, graph: Any, values: Mapping[str, Any]) -> list[Any]:
-        """The outputs of a graph for values of its inputs."""
-
-    def number(self, value: Any) -> Array:
-        """A value that must be known."""
-
-    def size(self, value: Any, axis: int) -> int:
-        """The size of an axis."""
-
-    def taken(self, value: Any, axis: int, place: int) -> Any:
-        """The element at a place of an axis, without that axis."""
-
-    def stacked(self, values: Sequence[Any], axis: int) -> Any:
-        """Values one beside the other on a new axis; there are some."""
 
 
 @dataclass
@@ -73,6 +49,41 @@ class Budget:
             rule = f"the trips of loops may run {self.most:,} nodes in all, and give {MAX_BYTES:,} bytes"
             hint = "export the network with fewer trips, or with operators that do all of them at once."
             raise UnsupportedError(subject, rule, nodes_of_a_trip=nodes, hint=hint)
+
+
+class Runner(ABC):
+    """The base of classes that run the graphs of a node.
+
+    Attributes:
+        subject: how errors name the node.
+        budget: the rest that its loops may run.
+    """
+
+    subject: str
+    budget: Budget
+
+    @abstractmethod
+    def outputs(self, graph: Any, values: Mapping[str, Any]) -> list[Any]:
+        """The outputs of a graph for values of its inputs."""
+
+    @abstractmethod
+    def number(self, value: Any) -> Array:
+        """A value that must be known."""
+
+    def size(self, value: Any, axis: int) -> int:
+        """The size of an axis."""
+        shape = value.axes if isinstance(value, Tensor) else value.shape
+        rule = "an axis must be one of the tensor's"
+        _require(self, -len(shape) <= axis < len(shape), rule, axis=axis, axes=len(shape))
+        return int(shape[axis])
+
+    def taken(self, value: Any, axis: int, place: int) -> Any:
+        """The element at a place of an axis, without that axis."""
+        return np.take(value, place, axis)
+
+    @abstractmethod
+    def stacked(self, values: Sequence[Any], axis: int) -> Any:
+        """Values one beside the other on a new axis; there are some."""
 
 
 def graphs_of(node: Any) -> dict[str, Any]:
@@ -200,7 +211,7 @@ def _joined(values: Sequence[Any], axis: int, end: Any, runner: Runner) -> Any:
 
 
 @dataclass
-class _Host:
+class _Host(Runner):
     """Runs graphs on arrays."""
 
     subject: str
@@ -222,14 +233,6 @@ class _Host:
 
     def number(self, value: Array) -> Array:
         return value
-
-    def size(self, value: Array, axis: int) -> int:
-        _require(self, -value.ndim <= axis < value.ndim, "an axis must be one of the tensor's", axis=axis)
-        return int(value.shape[axis])
-
-    def taken(self, value: Array, axis: int, place: int) -> Array:
-        found: Array = np.take(value, place, axis)
-        return found
 
     def stacked(self, values: Sequence[Array], axis: int) -> Array:
         shapes = {value.shape for value in values}

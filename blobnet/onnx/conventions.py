@@ -1,5 +1,5 @@
 """Conventions of files beside operators: numbers of inputs, names of classes, where the units of pictures are, and the
-origin: what a file says of itself and of its inputs and outputs, so that one that is written again can take its place.
+origin: a file's description of itself and of its inputs and outputs, which a file that is written again keeps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from blobnet.support.unit_axes import TO_FIRST, TO_LAST, has_units_last
 
 #: The metadata that is a JSON list of the names of classes.
 CLASS_NAMES = "class_names"
-#: What files that blobnet writes say of who made them.
+#: The producer of files that blobnet writes.
 PRODUCER = "blobnet"
 
 
@@ -159,7 +159,7 @@ def take_normalization(proto: Any, array: Callable[[str], Array | None]) -> dict
     return found
 
 
-#: Operators that do the same to each value of a picture, or of a unit: the axes may be turned behind them.
+#: Operators that do the same to each value of a picture, or of a unit: the axes may be turned after them.
 _OF_VALUES = frozenset(
     ["Add", "Cast", "Clip", "DequantizeLinear", "Div", "Identity", "Mul", "QuantizeLinear", "Relu", "Sub"]
 )

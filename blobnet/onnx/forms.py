@@ -15,7 +15,7 @@ from blobnet.memory.windows import axes_of_window, axis_numbers
 from blobnet.onnx.place import Place
 
 Form: TypeAlias = Callable[[Place], str]
-#: What each kind of layer is; other layers may still be statements of the contraction language (statements.py).
+#: The form of each kind of layer; other layers may still be statements of the contraction language (statements.py).
 FORMS: dict[str, Form] = {}
 
 
@@ -130,25 +130,14 @@ def _attention(place: Place) -> str:
     fits = place.node("Mul", place.node("MatMul", query, heads["key"]), place.constant(1 / math.sqrt(each)))
     if layer.causal:
         size = place.shapes[0].width, place.shapes[sources["key"]].width
-        behind = np.arange(size[1]) > np.arange(size[0])[:, None]
-        fits = place.node("Add", fits, place.constant(np.where(behind, np.finfo(np.float32).min, np.float32(0))))
+        is_later = np.arange(size[1]) > np.arange(size[0])[:, None]
+        fits = place.node("Add", fits, place.constant(np.where(is_later, np.finfo(np.float32).min, np.float32(0))))
     weights = place.node("Transpose", place.node("Softmax", fits, axis=3), perm=[0, 1, 3, 2])
     seen = place.reshaped(place.node("MatMul", heads["value"], weights), 0, units, place.shapes[0].width)
     return product("output", seen)
 
 
 # -- pooling -----------------------------------------------------------------------------------------------------------
-
-
-@_form("MaxPool1D", "MaxPool2D", "MaxPool3D")
-def _max_pool(place: Place) -> str:
-    return place.node("MaxPool", place.input, **_window(place, "pool_size"))
-
-
-@_form("AveragePool1D", "AveragePool2D", "AveragePool3D")
-def _average_pool(place: Place) -> str:
-    counted = int(place.layer.count_include_pad)
-    return place.node("AveragePool", place.input, **_window(place, "pool_size"), count_include_pad=counted)
 
 
 @_form("GlobalAveragePool", "GlobalMaxPool")
@@ -190,7 +179,7 @@ def _batch_norm(place: Place) -> str:
 
 @_form("LayerNorm")
 def _layer_norm(place: Place) -> str:
-    """Over the units, which ONNX wants behind all other axes."""
+    """Over the units, which ONNX wants after all other axes."""
     axes, value = place.rank, place.input
     back = [0, axes + 1, *range(1, axes + 1)]
     if axes:
@@ -262,22 +251,6 @@ def _activation(place: Place) -> str:
     return place.node(operator, place.input, **attributes)
 
 
-@_form("PReLU")
-def _prelu(place: Place) -> str:
-    return place.node("PRelu", place.input, place.parameter("slope", axes=place.rank))
-
-
-@_form("Dropout")
-def _dropout(place: Place) -> str:
-    return place.node("Dropout", place.input, place.constant(float(place.layer.rate)))
-
-
-@_form("StochasticDepth")
-def _stochastic_depth(place: Place) -> str:
-    """Return its form in prediction; ONNX has no operator that leaves samples out."""
-    return place.node("Identity", place.input)
-
-
 @_form("Add", "Multiply")
 def _join(place: Place) -> str:
     """Inputs two at a time; (units,) alone gets axes of size 1."""
@@ -305,11 +278,6 @@ def _squeeze_excite(place: Place) -> str:
 # -- values that move --------------------------------------------------------------------------------------------------
 
 
-@_form("Concat")
-def _concat(place: Place) -> str:
-    return place.node("Concat", *place.inputs, axis=1)
-
-
 @_form("Interleave")
 def _interleave(place: Place) -> str:
     axis = place.constant([2])
@@ -323,21 +291,6 @@ def _tokens(place: Place) -> str:
     first = _for_every_sample(place, place.parameter("token", axes=1), units, 1)
     columns = place.node("Concat", first, place.reshaped(place.input, 0, units, -1), axis=2)
     return place.node("Add", columns, place.node("Transpose", place.parameter("position"), perm=[1, 0]))
-
-
-@_form("Flatten")
-def _flatten(place: Place) -> str:
-    return place.node("Flatten", place.input, axis=1)
-
-
-@_form("Reshape")
-def _reshape(place: Place) -> str:
-    return place.reshaped(place.input, 0, *place.shape.dimensions)
-
-
-@_form("Permute")
-def _permute(place: Place) -> str:
-    return place.node("Transpose", place.input, perm=[0, *(1 + axis for axis in place.layer.order)])
 
 
 @_form("Pad")
@@ -369,14 +322,36 @@ def _upsample(place: Place) -> str:
     return place.node("Resize", place.input, "", scales, **points)
 
 
-@_form("DepthToSpace")
-def _depth_to_space(place: Place) -> str:
-    return place.node("DepthToSpace", place.input, blocksize=place.layer.block, mode="CRD")
-
-
 @_form("SpaceToDepth")
 def _space_to_depth(place: Place) -> str:
     """ONNX's operator of that name puts the units in another order."""
     shape, block = place.shapes[0], place.layer.block
     parts = place.reshaped(place.input, 0, shape.units, shape.height // block, block, shape.width // block, block)
     return place.reshaped(place.node("Transpose", parts, perm=[0, 1, 3, 5, 2, 4]), 0, *place.shape.dimensions)
+
+
+# -- layers that are one node ------------------------------------------------------------------------------------------
+
+
+def _average_pool(place: Place) -> str:
+    counted = int(place.layer.count_include_pad)
+    return place.node("AveragePool", place.input, **_window(place, "pool_size"), count_include_pad=counted)
+
+
+def _max_pool(place: Place) -> str:
+    return place.node("MaxPool", place.input, **_window(place, "pool_size"))
+
+
+FORMS |= {
+    **dict.fromkeys(("AveragePool1D", "AveragePool2D", "AveragePool3D"), _average_pool),
+    **dict.fromkeys(("MaxPool1D", "MaxPool2D", "MaxPool3D"), _max_pool),
+    "Concat": lambda place: place.node("Concat", *place.inputs, axis=1),
+    "DepthToSpace": lambda place: place.node("DepthToSpace", place.input, blocksize=place.layer.block, mode="CRD"),
+    "Dropout": lambda place: place.node("Dropout", place.input, place.constant(float(place.layer.rate))),
+    "Flatten": lambda place: place.node("Flatten", place.input, axis=1),
+    "Permute": lambda place: place.node("Transpose", place.input, perm=[0, *(1 + axis for axis in place.layer.order)]),
+    "PReLU": lambda place: place.node("PRelu", place.input, place.parameter("slope", axes=place.rank)),
+    "Reshape": lambda place: place.reshaped(place.input, 0, *place.shape.dimensions),
+    # As in prediction: ONNX has no operator that leaves samples out.
+    "StochasticDepth": lambda place: place.node("Identity", place.input),
+}

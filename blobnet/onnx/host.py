@@ -22,104 +22,18 @@ from blobnet.onnx.values import Array, Tensor
 MAX_BYTES = 2**31
 
 #: The operators that constants and tails may be made by. None of them loops: blobnet/onnx/bodies.py has those.
-KINDS = frozenset(
-    [
-        "Abs",
-        "Add",
-        "And",
-        "ArgMax",
-        "ArgMin",
-        "Cast",
-        "CastLike",
-        "Ceil",
-        "Clip",
-        "Compress",
-        "Concat",
-        "Constant",
-        "ConstantOfShape",
-        "Cos",
-        "CumSum",
-        "DequantizeLinear",
-        "Div",
-        "Einsum",
-        "Equal",
-        "Erf",
-        "Exp",
-        "Expand",
-        "EyeLike",
-        "Flatten",
-        "Floor",
-        "Gather",
-        "GatherElements",
-        "GatherND",
-        "Greater",
-        "GreaterOrEqual",
-        "Hardmax",
-        "Identity",
-        "IsInf",
-        "IsNaN",
-        "Less",
-        "LessOrEqual",
-        "Log",
-        "MatMul",
-        "Max",
-        "MaxPool",
-        "MaxUnpool",
-        "Mean",
-        "Min",
-        "Mod",
-        "Mul",
-        "Neg",
-        "NonMaxSuppression",
-        "NonZero",
-        "Not",
-        "OneHot",
-        "Or",
-        "Pad",
-        "Pow",
-        "QuantizeLinear",
-        "Range",
-        "Reciprocal",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceLogSum",
-        "ReduceLogSumExp",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceSum",
-        "ReduceSumSquare",
-        "Relu",
-        "Reshape",
-        "ReverseSequence",
-        "RoiAlign",
-        "Round",
-        "ScatterElements",
-        "ScatterND",
-        "Shape",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Size",
-        "Slice",
-        "Softmax",
-        "Split",
-        "Sqrt",
-        "Squeeze",
-        "Sub",
-        "Sum",
-        "Tanh",
-        "Tile",
-        "TopK",
-        "Transpose",
-        "Trilu",
-        "Unique",
-        "Unsqueeze",
-        "Where",
-        "Xor",
-    ]
-)
+KINDS = frozenset([
+    "Abs", "Add", "And", "ArgMax", "ArgMin", "Cast", "CastLike", "Ceil", "Clip", "Compress", "Concat", "Constant",
+    "ConstantOfShape", "Cos", "CumSum", "DequantizeLinear", "Div", "Einsum", "Equal", "Erf", "Exp", "Expand",
+    "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Hardmax",
+    "Identity", "IsInf", "IsNaN", "Less", "LessOrEqual", "Log", "MatMul", "Max", "MaxPool", "MaxUnpool", "Mean", "Min",
+    "Mod", "Mul", "Neg", "NonMaxSuppression", "NonZero", "Not", "OneHot", "Or", "Pad", "Pow", "QuantizeLinear",
+    "Range", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "ReverseSequence", "RoiAlign",
+    "Round", "ScatterElements", "ScatterND", "Shape", "Sigmoid", "Sign", "Sin", "Size", "Slice", "Softmax", "Split",
+    "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Tile", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where",
+    "Xor",
+])  # fmt: skip
 
 
 class Late:
@@ -133,7 +47,7 @@ class HostNode:
     Attributes:
         proto: the node, an ``onnx.NodeProto``.
         version: of the operator set.
-        inputs: what it reads, by ONNX's names; graphs within it read some of that too.
+        inputs: the values that it reads, by ONNX's names; graphs within it read some of them too.
         outputs: a value for each output, those that are missing too.
         subject: how errors name the node.
     """
@@ -151,7 +65,7 @@ class HostNode:
         return f"{name} ({self.proto.op_type})"
 
 
-#: What a node of the tail reads.
+#: A value that a node of the tail reads.
 Operand: TypeAlias = "Tensor | Array | Late"
 
 

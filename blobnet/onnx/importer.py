@@ -1,4 +1,4 @@
-"""From an ONNX graph to a model: each node's operator builds layers behind the nodes of its inputs."""
+"""From an ONNX graph to a model: the operator of each node builds layers that read those of its inputs."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from blobnet.onnx.operation import (
     SamplesMixedError,
     UnsupportedError,
     ValueNeededError,
+    depended,
 )
 from blobnet.onnx.operators import OPERATORS
 from blobnet.onnx.reading import OWN_DOMAINS, array_of, inner_graphs, opset, package, read
@@ -43,7 +44,7 @@ from blobnet.support.checks import is_int
 from blobnet.support.garbage import gc_paused
 from blobnet.support.unit_axes import with_units_first
 
-#: What samples may be on their way to the device.
+#: The types that samples may have on their way to the device.
 SAMPLE_TYPES = ("float32", "float16", "float64", "uint8", "int8", "uint16", "int16")
 #: Axes that ONNX's tensors may have.
 MAX_AXES = 16
@@ -312,13 +313,13 @@ class Import:
         subject: how errors begin.
         known: values for inputs.
         shapes: of the other inputs.
-        samples: whether axis 0 are the samples.
-        has_tail: whether the host may compute what follows the network. If not, that is an OnHostError.
-        mixes: whether the host computes what lets samples meet, too.
+        samples: True if axis 0 are the samples.
+        has_tail: True if the host may compute nodes after the network. If not, such a node is an OnHostError.
+        mixes: True if the host also computes nodes in which samples meet.
         constants: arrays of the initializers, where they were read before.
         outputs: the values of the graph's outputs.
         inputs: the tensors that the inputs are.
-        tail: what the host computes of such tensors, in order.
+        tail: the nodes that the host computes of such tensors, in order.
         entered: the inputs that :meth:`model` needs.
     """
 
@@ -340,8 +341,8 @@ class Import:
         self._version = opset(self.proto)
         self._names: set[str] = set()
         self._shared: dict[Any, Layer] = {}
-        #: What arrays are that the file's initializers and constants make, by their ids: the same text, the same
-        #: array; and whether one node alone reads it.
+        #: Names of the arrays that the file's initializers and constants make, by the arrays' ids: the same array has
+        #: the same name; and True if one node alone reads it.
         self._sources: dict[int, tuple[str, bool]] = {}
         self._texts: dict[tuple[Any, ...], str] = {}
         self._kept: list[Array] = []  # Whose ids nothing else may have.
@@ -473,7 +474,7 @@ class Import:
         if not (is_loop and any(isinstance(value, Late) for value in read)):
             self._loops += is_loop
             try:
-                return bodies.run(node, values, self._version, _Trips(self, node, subject, values, depth))
+                return bodies.run(node, values, self._version, _Trips(self, node, subject, self._budget, values, depth))
             except OnHostError:
                 if not self.has_tail:
                     raise
@@ -553,7 +554,7 @@ class Import:
         ]
 
     def _computed(self, node: Any, inputs: Sequence[Tensor | Array | None]) -> Sequence[Array]:
-        """What the host makes of known inputs."""
+        """The outputs of a node whose inputs are known, which the host computes."""
         subject = _subject_of(node, self.subject)
         known = {name: value for name, value in zip(node.input, inputs, strict=True) if isinstance(value, np.ndarray)}
         made = host.evaluated(node, self._version, known, subject, max(self._left, 0))
@@ -563,7 +564,7 @@ class Import:
         return made
 
     def _layers(self, operation: Operation) -> Sequence[Operand]:
-        """What an operator's layers make of its inputs."""
+        """The outputs of an operation, of layers that are built for it."""
         kind, inputs = operation.kind, operation.inputs
         if kind not in OPERATORS:
             rule = "the operator's inputs must be known when the model is read: it works on constants alone"
@@ -610,7 +611,7 @@ class Import:
             if node in outputs.values() or node in entries.values():
                 node = replace(operation, name=tensor.name or "output").layer(Activation("linear"), node)
             outputs[_layer_name(name, set(outputs))] = node
-        used = depended(list(outputs.values()))
+        used = depended(outputs.values())
         self.entered = [name for name, node in entries.items() if node in used]
         if not self.entered:
             rule = "what the device computes must read an input of finite numbers of 8 or 16 bits, or real ones"
@@ -622,7 +623,7 @@ class Import:
 
 
 @dataclass
-class _Trips:
+class _Trips(bodies.Runner):
     """Runs graphs within a node as they are read.
 
     Attributes:
@@ -636,12 +637,9 @@ class _Trips:
     reading: Import
     node: Any
     subject: str
+    budget: bodies.Budget
     values: Mapping[str, Operand]
     depth: int
-
-    @property
-    def budget(self) -> bodies.Budget:
-        return self.reading._budget
 
     def outputs(self, graph: Any, values: Mapping[str, Any]) -> list[Any]:
         check_operators(graph, self.reading.subject)
@@ -674,16 +672,10 @@ class _Trips:
         (found,) = self.reading._build(node, dict(zip(names, values, strict=True)))
         return self._early(found)
 
-    def size(self, value: Any, axis: int) -> int:
-        shape = value.axes if isinstance(value, Tensor) else value.shape
-        if not -len(shape) <= axis < len(shape):
-            raise UnsupportedError(self.subject, "an axis must be one of the tensor's", axis=axis, axes=len(shape))
-        return int(shape[axis])
-
     def taken(self, value: Any, axis: int, place: int) -> Any:
         if isinstance(value, Tensor):
             return self._built("Gather", [value, np.array(place)], axis=axis)
-        return np.take(value, place, axis)
+        return super().taken(value, axis, place)
 
     def stacked(self, values: Sequence[Any], axis: int) -> Any:
         shapes = {value.axes if isinstance(value, Tensor) else value.shape for value in values}
@@ -728,16 +720,6 @@ def reads(graph: Any) -> Counter[str]:
 def _inner_reads(node: Any) -> list[str]:
     """Return what the graphs within a node read, inside and out."""
     return list(dict.fromkeys(name for graph in inner_graphs(node) for name in reads(graph)))
-
-
-def depended(nodes: Sequence[Node]) -> set[Node]:
-    """Nodes, and all that they depend on."""
-    found, stack = set(nodes), list(nodes)
-    while stack:
-        new = [source for source in stack.pop().inputs if source not in found]
-        found.update(new)
-        stack.extend(new)
-    return found
 
 
 @contextlib.contextmanager

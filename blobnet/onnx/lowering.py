@@ -9,6 +9,7 @@ import math
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -162,10 +163,10 @@ def elementwise(
     rank = max(map(len, shapes))
     # Shapes go together from the end, and so must the samples.
     tensors = [value for value in values if isinstance(value, Tensor)]
-    behind = {(len(tensor.axes) - tensor.at, tensor.outer) for tensor in tensors if tensor.at is not None}
-    if len(behind) > 1:
+    ends = {(len(tensor.axes) - tensor.at, tensor.outer) for tensor in tensors if tensor.at is not None}
+    if len(ends) > 1:
         op.mixed("tensors must have the samples on the same axis", shapes=shapes)
-    end, outer = behind.pop() if behind else (0, 1)
+    end, outer = ends.pop() if ends else (0, 1)
     at = rank - end if end else None
     operands: list[Tensor | Array | str] = []
     for value in values:
@@ -244,21 +245,19 @@ def applied(op: Operation, tensor: Tensor, axis: int, matrix: Array) -> Tensor:
     return statement.result(text, axes, names, tensor.at, tensor.outer)
 
 
-def runs(indexes: Sequence[int]) -> list[range | tuple[int, int]]:
-    """The indexes as runs that have one step each; (index, times) where one is repeated, or stands for zeros."""
-    found: list[range | tuple[int, int]] = []
+def runs(indexes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """The indexes as runs that have one step each: (first, step, count). The first is -1 in a run of zeros."""
+    if isinstance(indexes, range):
+        return [(indexes.start, indexes.step, len(indexes))]
+    found: list[tuple[int, int, int]] = []
     place = 0
     while place < len(indexes):
-        end = place + 1
-        step = indexes[end] - indexes[place] if end < len(indexes) else 1
-        # What stands for zeros goes with nothing else.
-        step = 0 if indexes[place] < 0 else step
-        while end < len(indexes) and indexes[end] - indexes[end - 1] == step and (indexes[end] >= 0 or step == 0):
+        first, end = indexes[place], place + 1
+        # Zeros go with nothing else.
+        step = indexes[end] - first if end < len(indexes) and first >= 0 else 0
+        while end < len(indexes) and indexes[end] - indexes[end - 1] == step and (indexes[end] >= 0 or first < 0):
             end += 1
-        if step == 0 or end == place + 1:
-            found.append((indexes[place], end - place))
-        else:
-            found.append(range(indexes[place], indexes[place] + step * (end - place), step))
+        found.append((first, step if end > place + 1 else 0, end - place))
         place = end
     return found
 
@@ -273,12 +272,11 @@ def taken(op: Operation, tensor: Tensor, axis: int, indexes: Sequence[int]) -> T
     if indexes == range(size) or (not isinstance(indexes, range) and list(indexes) == list(range(size))):
         return tensor
     axes = (*tensor.axes[:axis], len(indexes), *tensor.axes[axis + 1 :])
-    tensor = readable(op, tensor)
-    pieces = [indexes] if isinstance(indexes, range) else runs(indexes)
-    sizes = tensor.node.shape.dimensions
-    only = pieces[0] if isinstance(pieces[0], range) else range(pieces[0][0], pieces[0][0] + (pieces[0][1] == 1))
-    if len(pieces) == 1 and len(only) and only.step > 0 and only.start >= 0 and sizes == tensor.sizes:
-        part = (only.start, only.stop, only.step) if only.step > 1 else (only.start, only.start + len(only))
+    tensor, pieces = readable(op, tensor), runs(indexes)
+    start, step, count = pieces[0]
+    is_slice = len(pieces) == 1 and start >= 0 and (step > 0 or count == 1)
+    if is_slice and tensor.node.shape.dimensions == tensor.sizes:
+        part = (start, start + step * (count - 1) + 1, *((step,) if step > 1 else ()))
         before = own_axes(tensor.axes, tensor.at).index(axis)
         node = op.layer(layers.Slice((*(None,) * before, part)), tensor.node)
         return replace(tensor, node=node, axes=axes)
@@ -287,44 +285,40 @@ def taken(op: Operation, tensor: Tensor, axis: int, indexes: Sequence[int]) -> T
         for row, index in enumerate(indexes):
             matrix[row, index] = index >= 0
         return replace(applied(op, tensor, axis, matrix), type=tensor.type)
-    names, target = names_of(len(axes)), node_sizes(axes, tensor.at)
-    statements: list[str] = []
-    terms: list[str] = []
-    first = 0
-    for piece in pieces:
-        count = len(piece) if isinstance(piece, range) else piece[1]
-        start = piece.start if isinstance(piece, range) else piece[0]
-        if start >= 0:
-            own = f"{first} + {names[axis]}"
-            step = piece.step if isinstance(piece, range) else 0
-            read = f"{start} + {step}*{names[axis]}" if step else str(start)
-            written = cell(axes, target, [*names[:axis], own, *names[axis + 1 :]])
-            reads = cell(tensor.axes, sizes, [*names[:axis], read, *names[axis + 1 :]])
-            limits = _limits([f"{names[axis]} < {count}"], written, reads)
-            terms.append(f"T{len(terms)}")
-            statements.append(f"{terms[-1]}[n, {written} : N, {_listed(target)}] = +(I[n, {reads}]){limits};")
-        first += count
-    text = f"function (I[N, {_listed(sizes)}]) -> (O) {{ {' '.join(statements)} O = {' + '.join(terms)}; }}"
-    return replace(tensor, node=contraction(op, text, tensor.node), axes=axes)
+    name = names_of(axis + 1)[axis]
+    places = [f"{start} + {step}*{name}" if step else str(start) for start, step, _ in pieces]
+    counts = [count for *_, count in pieces]
+    return _assembled(op, [(tensor if place != "-1" else None, place) for place in places], counts, axis, tensor)
 
 
 def joined(op: Operation, tensors: Sequence[Tensor], axis: int) -> Tensor:
-    """Tensors one behind the other along an axis."""
+    """Tensors one after the other along an axis."""
     tensors = [readable(op, tensor) for tensor in tensors]
-    first = tensors[0].axes
-    axes = (*first[:axis], sum(tensor.axes[axis] for tensor in tensors), *first[axis + 1 :])
-    names, target = names_of(len(axes)), node_sizes(axes, tensors[0].at)
-    heads, statements, begin = [], [], 0
-    for place, tensor in enumerate(tensors):
-        sizes, size = tensor.node.shape.dimensions, tensor.axes[axis]
-        own = f"{begin} + {names[axis]}"
-        written = cell(axes, target, [*names[:axis], own, *names[axis + 1 :]])
-        read = ["0" if place == axis and size == 1 else name for place, name in enumerate(names)]
-        reads = cell(tensor.axes, sizes, read)
-        heads.append(f"I{place}[N, {_listed(sizes)}]")
-        limits = _limits([f"{names[axis]} < {size}"], written, reads)
-        statements.append(f"T{place}[n, {written} : N, {_listed(target)}] = +(I{place}[n, {reads}]){limits};")
-        begin += size
-    total = " + ".join(f"T{place}" for place in range(len(tensors)))
-    text = f"function ({', '.join(heads)}) -> (O) {{ {' '.join(statements)} O = {total}; }}"
-    return replace(tensors[0], node=contraction(op, text, *(tensor.node for tensor in tensors)), axes=axes)
+    counts, name = [tensor.axes[axis] for tensor in tensors], names_of(axis + 1)[axis]
+    parts = [(tensor, name if count > 1 else "0") for tensor, count in zip(tensors, counts, strict=True)]
+    return _assembled(op, parts, counts, axis, tensors[0])
+
+
+def _assembled(
+    op: Operation, parts: Sequence[tuple[Tensor | None, str]], counts: Sequence[int], axis: int, like: Tensor
+) -> Tensor:
+    """A tensor with so many elements of each part along an axis, one part after the other.
+
+    A part is a tensor and its index along the axis; None stands for zeros. All else is as in the tensor ``like``.
+    """
+    axes = (*like.axes[:axis], sum(counts), *like.axes[axis + 1 :])
+    names, target = names_of(len(axes)), node_sizes(axes, like.at)
+    nodes = list(dict.fromkeys(tensor.node for tensor, _ in parts if tensor))
+    statements: list[str] = []
+    for (tensor, index), count, first in zip(parts, counts, accumulate(counts, initial=0), strict=False):
+        if tensor is None:
+            continue
+        written = cell(axes, target, [*names[:axis], f"{first} + {names[axis]}", *names[axis + 1 :]])
+        read = cell(tensor.axes, tensor.node.shape.dimensions, [*names[:axis], index, *names[axis + 1 :]])
+        limits = _limits([f"{names[axis]} < {count}"], written, read)
+        whole, source = f"T{len(statements)}[n, {written} : N, {_listed(target)}]", nodes.index(tensor.node)
+        statements.append(f"{whole} = +(I{source}[n, {read}]){limits};")
+    heads = ", ".join(f"I{place}[N, {_listed(node.shape.dimensions)}]" for place, node in enumerate(nodes))
+    total = " + ".join(f"T{place}" for place in range(len(statements)))
+    text = f"function ({heads}) -> (O) {{ {' '.join(statements)} O = {total}; }}"
+    return replace(like, node=contraction(op, text, *nodes), axes=axes)

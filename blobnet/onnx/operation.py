@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -14,10 +14,10 @@ from blobnet.errors import OptionError
 from blobnet.layers import Constant, Layer, Node
 from blobnet.onnx.values import Array, Tensor, Value, node_sizes
 
-#: What builds an operator: it gives the values of the node's outputs, or the only one.
+#: A function that builds an operator: it gives the values of the node's outputs, or the only one.
 Build: TypeAlias = "Callable[[Operation], Value | Sequence[Value]]"
 
-#: What errors of what only the host computes advise.
+#: The hint where only the host computes something.
 SESSION_HINT = "bn.onnx.Session(path) runs the file: the network on the device, and on the host what follows it."
 #: The largest number of float32.
 HUGE = float(np.finfo(np.float32).max)
@@ -52,7 +52,7 @@ class ValueNeededError(UnsupportedError):
 
 
 class OnHostError(UnsupportedError):
-    """An operator, or a form of it, is none of the device's: the host computes it, behind the network."""
+    """An operator, or a form of it, is none of the device's: the host computes it, after the network."""
 
 
 class SamplesMixedError(UnsupportedError):
@@ -64,7 +64,7 @@ class Operation:
     """A node of an ONNX graph with the values of its inputs.
 
     Attributes:
-        name: what its layers are called.
+        name: of its layers.
         kind: the operator.
         version: of the operator set.
         attributes: by name, as Python's values.
@@ -74,8 +74,8 @@ class Operation:
         subject: how errors name the node.
         shared: the layers of other nodes with the same parameters.
         names: of all layers, to which this node adds its own.
-        sources: what inputs are that initializers and constants of the file make: the same text, the same array.
-        alone: whether this node alone reads an input, and once.
+        sources: names of the inputs that initializers and constants of the file make: the same name, the same array.
+        alone: for each input, True if this node alone reads it, and once.
         spend: takes the bytes of a layer's arrays off what the file may take.
     """
 
@@ -128,7 +128,7 @@ class Operation:
     def needed(self, tensor: Tensor, rule: str, hint: str, **received: object) -> ValueNeededError:
         """The error of this node for a tensor whose value must be known."""
         error = ValueNeededError(self.subject, rule, hint=hint, **received)
-        error.inputs = frozenset(_inputs_of(tensor.node))
+        error.inputs = frozenset(str(node.layer.name) for node in depended([tensor.node]) if node.layer.takes_samples)
         return error
 
     def numbers(self, name: str, place: int | None = None, default: Any = None) -> tuple[int, ...] | Any:
@@ -210,7 +210,7 @@ class Operation:
         key: object = None,
         part: str = "",
     ) -> Node:
-        """A layer behind nodes, under a name of this node's, with these values of its parameters.
+        """The node of a layer that reads nodes, under a name of this node's, with these values of its parameters.
 
         ``key`` says of which initializers these were made: who has the same ones shares the layer. ``part`` is a name
         for a layer that only goes with that of the node.
@@ -287,14 +287,12 @@ class Operation:
         raise SamplesMixedError(self.subject, rule, hint=hint, **received)
 
 
-def _inputs_of(node: Node) -> set[str]:
-    """The names of the inputs of the network that a node depends on."""
-    found, stack, names = {node}, [node], set()
+def depended(nodes: Iterable[Node]) -> set[Node]:
+    """Nodes, and all that they depend on."""
+    stack = list(nodes)
+    found = set(stack)
     while stack:
-        item = stack.pop()
-        if item.layer.takes_samples:
-            names.add(str(item.layer.name))
-        new = [source for source in item.inputs if source not in found]
+        new = [source for source in stack.pop().inputs if source not in found]
         found.update(new)
         stack.extend(new)
-    return names
+    return found

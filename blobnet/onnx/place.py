@@ -18,14 +18,14 @@ class Place:
     """One place of a layer in a graph that becomes nodes.
 
     Attributes:
-        layer: what stands there.
+        layer: the layer.
         name: of the place.
         inputs: the names of the values that it reads.
         shapes: of these, for a sample.
         shape: of a sample of its output.
         weights: its parameters.
         samples: the name of a value whose first axis is the batch.
-        nodes: what was added: the operator, the names of inputs and outputs, and attributes.
+        nodes: the nodes so far: operator, names of inputs and of the output, attributes.
         arrays: the constants and parameters that these read, by name.
     """
 
@@ -63,7 +63,7 @@ class Place:
         return next(reversed(self.arrays))
 
     def parameter(self, name: str, *, axes: int = 0) -> str:
-        """The name of a parameter; with so many axes of size 1 behind its own."""
+        """The name of a parameter; with so many axes of size 1 after its own."""
         values, full = self.weights[name], f"{self.layer.name}/{name}"
         full += f"_{axes}" if axes else ""
         self.arrays[full] = values.reshape(*values.shape, *(1,) * axes)

@@ -31,9 +31,9 @@ MAX_NODES = 100_000
 MAX_COMPOSITES = 1_000
 #: Nodes that ONNX looks at to write out those whose text depends on the types of their inputs: for each all before it.
 MAX_LOOKS = 5_000_000
-#: What one of these becomes, about, of which half the others lie before it.
+#: Nodes that one of these becomes, about; on average half the others lie before it.
 _WRITTEN = 100
-#: What ONNX's own operators have for a domain.
+#: The domains of ONNX's own operators.
 OWN_DOMAINS = ("", "ai.onnx")
 #: Characters of another package's message that errors repeat.
 _SHOWN = 200
@@ -66,7 +66,7 @@ def read(file: str | os.PathLike[str] | ModelProto, subject: str | None = None) 
 
     Args:
         file: its path; or a model, of which all data was read, and which stays as it is.
-        subject: what errors call it; the path by default.
+        subject: its name in errors; the path by default.
 
     Raises:
         FileError: the file is missing, damaged or none of ONNX; its external data is missing, too short or elsewhere.
@@ -133,7 +133,7 @@ def _converted(model: Any, subject: str) -> Any:
     for item in sized.graph.output:
         item.type.tensor_type.ClearField("shape")
     try:
-        _put_axes_behind(sized.graph, onnx.shape_inference.infer_shapes(sized).graph)
+        _add_axes(sized.graph, onnx.shape_inference.infer_shapes(sized).graph)
         found = onnx.version_converter.convert_version(sized, OLDEST_OPSET)
     except Exception as error:
         rule = f"ONNX's version converter must know how to bring a model from its operator set to {OLDEST_OPSET}"
@@ -145,8 +145,8 @@ def _converted(model: Any, subject: str) -> Any:
     return found
 
 
-def _put_axes_behind(graph: Any, inferred: Any) -> None:
-    """Gives second inputs that begin at an axis of the first, as before operator set 7, the axes of size 1 behind it.
+def _add_axes(graph: Any, inferred: Any) -> None:
+    """Gives second inputs that begin at an axis of the first, as before operator set 7, axes of size 1 after it.
 
     The converter leaves the slopes of a PRelu as they are, and takes no axis but 0. ``inferred`` has the shapes.
     """
@@ -164,7 +164,7 @@ def _put_axes_behind(graph: Any, inferred: Any) -> None:
             start = own["axis"].i if "axis" in own else 1
             more = first - (start + first if start < 0 else start) - second
             if more > 0 and second > 0:
-                name = f"{node.output[0]}/axes_behind"
+                name = f"{node.output[0]}/axes"
                 new = package().helper.make_node(
                     "Unsqueeze", [node.input[1]], [name], axes=[*range(second, second + more)]
                 )

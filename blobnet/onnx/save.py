@@ -26,7 +26,7 @@ from blobnet.support.unit_axes import TO_FIRST, TO_LAST
 
 #: The version of ONNX's operators that is written, and that of the format which came with it.
 OPSET, IR_VERSION = 20, 9
-#: What the batch is called: its size is known when the file is run.
+#: The name of the batch's axis: its size is known when the file is run.
 BATCH = "N"
 #: Operators that compute nothing. Of a layer's others the last has its name, and so has what ``load`` makes of that.
 _SHAPING = {"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"}
@@ -89,7 +89,7 @@ class _End:
         type: of its elements there, by ONNX's number.
         inner: its shape in the model, where all is float32; None is the batch.
         shape: that of the file, but for the order of its axes.
-        is_turned: whether the file has units last.
+        is_turned: True if the file has units last.
     """
 
     name: str

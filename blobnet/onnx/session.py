@@ -46,15 +46,15 @@ class Network:
     """The network of a file for inputs of some sizes.
 
     Attributes:
-        model: what the device computes; None where that is nothing. Its outputs are what the tail reads, and those of
-            the file's outputs that do not follow it.
-        tail: the nodes that the host computes behind it, in order: "boxes (NonMaxSuppression)".
+        model: of the device; None where the host computes everything. Its outputs are those that the tail reads, and
+            outputs of the file.
+        tail: the nodes that the host computes after it, in order: "boxes (NonMaxSuppression)".
     """
 
     model: Model | None
     tail: tuple[str, ...]
     _imported: Import
-    #: What the model's outputs are, in their order.
+    #: The tensors that the model's outputs are, in their order.
     _given: tuple[Tensor, ...]
 
     @classmethod
@@ -116,7 +116,7 @@ class Session:
 
     Args:
         file: its path; or an ``onnx.ModelProto``, of which all data was read.
-        subject: what errors call it; the path by default.
+        subject: its name in errors; the path by default.
         device: where networks run: a device or its name; the best one by default.
 
     Attributes:

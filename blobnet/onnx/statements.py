@@ -3,7 +3,7 @@
 So are element-wise functions, sums, maxima and products of matrices, with inputs in any order of axes and of parts of
 them, places as values, and what is padded with zeros. An axis that holds several, as digits of a number (``16*a + b``),
 is cut into these; where another one moves with several indexes, as windows do (``2*y + k - 1``), it is gathered into
-an axis for each, behind zeros for what is beyond its edges. What constraints leave out is masked.
+an axis for each, with zeros around it for places beyond its edges. A mask leaves out what constraints exclude.
 """
 
 from __future__ import annotations

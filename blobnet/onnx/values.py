@@ -42,8 +42,8 @@ class Tensor:
         axes: the sizes of ONNX's axes for a single sample.
         at: the axis that the samples are on; None where all of the tensor is one.
         outer: where that axis has more than the samples, how many of its values lie before them: it has the size
-            outer * samples * what is behind.
-        type: what ONNX says that its elements are; on the device all are float32, and False and True 0 and 1.
+            outer * samples * the values after them.
+        type: of its elements in ONNX; on the device all are float32, and False and True are 0 and 1.
     """
 
     node: Node
@@ -78,9 +78,9 @@ def whole(tensor: Tensor, result: npt.NDArray[np.float32]) -> Array:
     """A tensor as ONNX has it, of what its node gave for all samples, (samples, ...)."""
     array: Array = result.reshape(tensor.axes if tensor.at is None else -1)
     if tensor.at is not None:
-        before, here, behind = tensor.axes[: tensor.at], tensor.axes[tensor.at], tensor.axes[tensor.at + 1 :]
-        parts = array.reshape(len(result), *before, tensor.outer, here // tensor.outer, *behind)
-        array = np.moveaxis(parts, 0, tensor.at + 1).reshape(*before, here * len(result), *behind)
+        before, here, after = tensor.axes[: tensor.at], tensor.axes[tensor.at], tensor.axes[tensor.at + 1 :]
+        parts = array.reshape(len(result), *before, tensor.outer, here // tensor.outer, *after)
+        array = np.moveaxis(parts, 0, tensor.at + 1).reshape(*before, here * len(result), *after)
     return array != 0 if tensor.type == np.bool_ else array.astype(tensor.type, copy=False)
 
 

@@ -31,10 +31,6 @@ class _Moments(Optimizer):
         self._check("beta2", least=0, below=1)
         self._check("epsilon", least=_MIN_EPSILON)
 
-    @property
-    def state_slots(self) -> tuple[str, ...]:
-        return ("first_moment", "second_moment")
-
     def _roles(self) -> dict[str, str | None]:
         return {"FIRST_MOMENT": "first_moment", "SECOND_MOMENT": "second_moment"}
 

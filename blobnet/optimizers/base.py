@@ -122,9 +122,9 @@ class Optimizer(Kind):
     # -- what subclasses say -----------------------------------------------------------------------------------------
 
     @property
-    @abstractmethod
     def state_slots(self) -> tuple[str, ...]:
         """Vectors that the optimizer keeps from step to step, one value for each trainable element."""
+        return tuple(slot for slot in self._roles().values() if slot)
 
     @abstractmethod
     def _roles(self) -> dict[str, str | None]:

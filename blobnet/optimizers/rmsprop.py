@@ -47,10 +47,6 @@ class RMSprop(Optimizer):
     def examples(cls) -> tuple[RMSprop, ...]:
         return (cls(momentum=0.5, weight_decay=0.1),)
 
-    @property
-    def state_slots(self) -> tuple[str, ...]:
-        return ("mean_square", "momentum") if self.momentum else ("mean_square",)
-
     def _roles(self) -> dict[str, str | None]:
         return {"MEAN_SQUARE": "mean_square", "MOMENTUM": "momentum" if self.momentum else None}
 

@@ -48,10 +48,6 @@ class SGD(Optimizer):
     def examples(cls) -> tuple[SGD, ...]:
         return (cls(momentum=0.9, nesterov=True, weight_decay=0.1, clip_norm=0.5),)
 
-    @property
-    def state_slots(self) -> tuple[str, ...]:
-        return ("momentum",) if self.momentum else ()
-
     def _roles(self) -> dict[str, str | None]:
         return {"MOMENTUM": "momentum" if self.momentum else None}
 

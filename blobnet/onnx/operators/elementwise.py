@@ -14,28 +14,48 @@ from blobnet.onnx.operation import HUGE, Operation, operator
 from blobnet.onnx.operators.products import with_bias
 from blobnet.onnx.values import MAX_AXES, Tensor, Value
 
-#: Operators of one value that are an expression; those of several are below.
-_OF_ONE = {
-    "Abs": "abs({0})",
-    "Acosh": "log({0} + sqrt({0} * {0} - 1))",
-    "Asinh": "log({0} + sqrt({0} * {0} + 1))",
-    "Atanh": "0.5 * (log1p({0}) - log1p(-{0}))",
-    "Ceil": "ceil({0})",
-    "Cos": "cos({0})",
-    "Cosh": "0.5 * (exp({0}) + exp(-{0}))",
-    "Erf": "erf({0})",
-    "Exp": "exp({0})",
-    "Floor": "floor({0})",
-    "Log": "log({0})",
-    "Neg": "-{0}",
-    "Reciprocal": "1 / {0}",
-    "Round": "floor(round({0}))",  # Whose derivative is 0.
-    "Sign": "({0} > 0 ? 1 : ({0} < 0 ? -1 : 0))",
-    "Sin": "sin({0})",
-    "Sinh": "0.5 * (expm1({0}) - expm1(-{0}))",
-    "Softsign": "{0} / (1 + abs({0}))",
-    "Sqrt": "sqrt({0})",
-    "Tan": "sin({0}) / cos({0})",
+#: Operators of one value that are an expression of it and of attributes, with these values where they are missing.
+_OF_ONE: dict[str, tuple[str, dict[str, float]]] = {
+    "Abs": ("abs({0})", {}),
+    "Acosh": ("log({0} + sqrt({0} * {0} - 1))", {}),
+    "Asinh": ("log({0} + sqrt({0} * {0} + 1))", {}),
+    "Atanh": ("0.5 * (log1p({0}) - log1p(-{0}))", {}),
+    "Ceil": ("ceil({0})", {}),
+    "Celu": ("({0} > 0 ? {0} : {alpha} * expm1({0} / {alpha}))", {"alpha": 1.0}),
+    "Cos": ("cos({0})", {}),
+    "Cosh": ("0.5 * (exp({0}) + exp(-{0}))", {}),
+    "Elu": ("({0} > 0 ? {0} : {alpha} * expm1({0}))", {"alpha": 1.0}),
+    "Erf": ("erf({0})", {}),
+    "Exp": ("exp({0})", {}),
+    "Floor": ("floor({0})", {}),
+    "HardSigmoid": ("min(max({alpha} * {0} + {beta}, 0), 1)", {"alpha": 0.2, "beta": 0.5}),
+    "LeakyRelu": ("({0} > 0 ? {0} : {alpha} * {0})", {"alpha": 0.01}),
+    "Log": ("log({0})", {}),
+    "Neg": ("-{0}", {}),
+    "Reciprocal": ("1 / {0}", {}),
+    "Round": ("floor(round({0}))", {}),  # Whose derivative is 0.
+    "Selu": (
+        "{gamma} * ({0} > 0 ? {0} : {alpha} * expm1({0}))",
+        {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
+    ),
+    "Shrink": (
+        "({0} < -{lambd} ? {0} + {bias} : ({0} > {lambd} ? {0} - {bias} : 0))",
+        {"lambd": 0.5, "bias": 0.0},
+    ),
+    "Sign": ("({0} > 0 ? 1 : ({0} < 0 ? -1 : 0))", {}),
+    "Sin": ("sin({0})", {}),
+    "Sinh": ("0.5 * (expm1({0}) - expm1(-{0}))", {}),
+    "Softsign": ("{0} / (1 + abs({0}))", {}),
+    "Sqrt": ("sqrt({0})", {}),
+    "Swish": ("{0} * sigmoid({alpha} * {0})", {"alpha": 1.0}),
+    "Tan": ("sin({0}) / cos({0})", {}),
+    "ThresholdedRelu": ("({0} > {alpha} ? {0} : 0)", {"alpha": 1.0}),
+}
+#: Those of them that are an Activation where the attributes have these values.
+_AS_ACTIVATION: dict[str, tuple[str, dict[str, float]]] = {
+    "Elu": ("elu", {"alpha": 1.0}),
+    "HardSigmoid": ("hard_sigmoid", {"alpha": 1 / 6, "beta": 0.5}),
+    "Swish": ("silu", {"alpha": 1.0}),
 }
 #: Operators that are an Activation without options.
 _ACTIVATIONS = {
@@ -66,12 +86,8 @@ _ARITHMETIC = {
 }
 
 
-def _expression(text: str) -> Callable[[Operation], Tensor]:
-    return lambda op: elementwise(op, text, op.value(0))
-
-
 def activation(op: Operation, function: str, slope: float | None = None, limit: float | None = None) -> Tensor:
-    """An Activation behind the first input."""
+    """An Activation of the first input."""
     tensor = op.tensor(0)
     return replace(tensor, node=op.layer(layers.Activation(function, slope, limit), tensor.node))
 
@@ -84,12 +100,23 @@ def _comparison(text: str) -> Callable[[Operation], Tensor]:
     return lambda op: elementwise(op, f"({text} ? 1 : 0)", op.value(0), op.value(1), boolean=True)
 
 
-for _name, _text in _OF_ONE.items():
-    operator(_name)(_expression(_text))
 for _name, _function in _ACTIVATIONS.items():
     operator(_name)(_activation(_function))
 for _name, _text in _COMPARISONS.items():
     operator(_name)(_comparison(_text))
+
+
+@operator(*_OF_ONE)
+def _of_one(op: Operation) -> Tensor:
+    text, defaults = _OF_ONE[op.kind]
+    numbers = {name: float(np.float32(op.get(name, default))) for name, default in defaults.items()}
+    function, wanted = _AS_ACTIVATION.get(op.kind, ("", {}))
+    if function and numbers == {name: float(np.float32(value)) for name, value in wanted.items()}:
+        return activation(op, function)
+    if op.kind == "LeakyRelu" and numbers["alpha"] >= 0:
+        return activation(op, "leaky_relu", slope=float(op.get("alpha", 0.01)))
+    texts = {name: number_text(number) for name, number in numbers.items()}
+    return elementwise(op, text.format("{0}", **texts), op.value(0))
 
 
 @operator("Not")
@@ -168,14 +195,6 @@ def _clip(op: Operation) -> Tensor:
     return elementwise(op, text, op.value(0)) if text != "{0}" else op.tensor(0)
 
 
-@operator("LeakyRelu")
-def _leaky_relu(op: Operation) -> Tensor:
-    slope = float(op.get("alpha", 0.01))
-    if slope >= 0:
-        return activation(op, "leaky_relu", slope=slope)
-    return elementwise(op, f"({{0}} > 0 ? {{0}} : {number_text(slope)} * {{0}})", op.value(0))
-
-
 @operator("PRelu")
 def _prelu(op: Operation) -> Tensor:
     tensor, slope = op.tensor(0), op.value(1)
@@ -188,51 +207,12 @@ def _prelu(op: Operation) -> Tensor:
     return elementwise(op, "({0} > 0 ? {0} : {1} * {0})", tensor, slope, parameter="slope")
 
 
-@operator("Elu", "Selu", "Celu")
-def _elu(op: Operation) -> Tensor:
-    alpha = float(op.get("alpha", 1.67326319217681884765625 if op.kind == "Selu" else 1.0))
-    if op.kind == "Elu" and alpha == 1:
-        return activation(op, "elu")
-    scale = number_text(op.get("gamma", 1.05070102214813232421875)) if op.kind == "Selu" else "1"
-    inner = f"{{0}} / {number_text(alpha)}" if op.kind == "Celu" else "{0}"
-    text = f"({{0}} > 0 ? {{0}} : {number_text(alpha)} * expm1({inner}))"
-    return elementwise(op, text if scale == "1" else f"{scale} * {text}", op.value(0))
-
-
-@operator("HardSigmoid")
-def _hard_sigmoid(op: Operation) -> Tensor:
-    alpha, beta = float(op.get("alpha", 0.2)), float(op.get("beta", 0.5))
-    if np.float32(alpha) == np.float32(1 / 6) and beta == 0.5:
-        return activation(op, "hard_sigmoid")
-    return elementwise(op, f"min(max({number_text(alpha)} * {{0}} + {number_text(beta)}, 0), 1)", op.value(0))
-
-
 @operator("Gelu")
 def _gelu(op: Operation) -> Tensor:
     if op.get("approximate", "none") == "none":
         return activation(op, "gelu")
     root = math.sqrt(2 / math.pi)
     text = f"0.5 * {{0}} * (1 + tanh({root!r} * ({{0}} + 0.044715 * {{0}} * {{0}} * {{0}})))"
-    return elementwise(op, text, op.value(0))
-
-
-@operator("Swish")
-def _swish(op: Operation) -> Tensor:
-    alpha = float(op.get("alpha", 1.0))
-    if alpha == 1:
-        return activation(op, "silu")
-    return elementwise(op, f"{{0}} * sigmoid({number_text(alpha)} * {{0}})", op.value(0))
-
-
-@operator("ThresholdedRelu")
-def _thresholded_relu(op: Operation) -> Tensor:
-    return elementwise(op, f"({{0}} > {number_text(op.get('alpha', 1.0))} ? {{0}} : 0)", op.value(0))
-
-
-@operator("Shrink")
-def _shrink(op: Operation) -> Tensor:
-    limit, bias = float(op.get("lambd", 0.5)), number_text(op.get("bias", 0.0))
-    text = f"({{0}} < {number_text(-limit)} ? {{0}} + {bias} : ({{0}} > {number_text(limit)} ? {{0}} - {bias} : 0))"
     return elementwise(op, text, op.value(0))
 
 

@@ -61,9 +61,7 @@ def _over_samples(op: Operation, tensor: Tensor, epsilon: float, momentum: float
     scale, shift, mean, variance = (columns(op.value(place)) for place in range(1, 5))
     outputs: list[Value] = []
     if op.get("training_mode", 0):
-        own = reduced(op, tensor, axes, "{0} / COUNT")
-        centred = elementwise(op, "{0} - {1}", tensor, own)
-        spread = reduced(op, centred, axes, "{0} * {0} / COUNT")
+        own, _, spread = _statistics(op, tensor, axes)
         for old, new in ((mean, own), (variance, spread)):
             moved = elementwise(op, f"{momentum!r} * {{0}} + {1 - momentum!r} * {{1}}", old, new)
             outputs.append(Tensor(moved.node, (tensor.axes[1],), None))
@@ -77,29 +75,28 @@ def _mean_variance_normalization(op: Operation) -> Tensor:
     """Compute from the deviations what ONNX writes out with E[x^2] - E[x]^2, which is noise where means are large."""
     tensor = op.tensor(0)
     axes = sorted({op.axis(int(axis), tensor) for axis in op.get("axes", (0, 2, 3))})
-    centred = elementwise(op, "{0} - {1}", tensor, reduced(op, tensor, axes, "{0} / COUNT"))
-    spread = reduced(op, centred, axes, "{0} * {0} / COUNT")
+    _, centred, spread = _statistics(op, tensor, axes)
     return elementwise(op, "{0} / (sqrt({1}) + 1e-9)", centred, spread)
 
 
-@operator("InstanceNormalization")
-def _instance_normalization(op: Operation) -> Tensor:
-    weights = {"scale": op.array(1), "shift": op.array(2)}
-    node, _ = op.spatial()
-    layer = layers.InstanceNorm(epsilon=float(op.get("epsilon", 1e-5)))
-    return op.of_samples(op.layer(layer, node, weights=weights, key=op.key_of(*weights.values())))
+def _statistics(op: Operation, tensor: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean of a tensor over some axes, its values less that, and the mean of their squares."""
+    mean = reduced(op, tensor, axes, "{0} / COUNT")
+    centred = elementwise(op, "{0} - {1}", tensor, mean)
+    return mean, centred, reduced(op, centred, axes, "{0} * {0} / COUNT")
 
 
-@operator("GroupNormalization")
+@operator("InstanceNormalization", "GroupNormalization")
 def _group_normalization(op: Operation) -> Tensor:
-    weights = {"scale": op.array(1), "shift": op.array(2)}
+    weights, epsilon = {"scale": op.array(1), "shift": op.array(2)}, float(op.get("epsilon", 1e-5))
     key = op.key_of(*weights.values())
     node, _ = op.spatial()
-    groups, units = int(op.get("num_groups", 1)), node.shape.units
+    if op.kind == "InstanceNormalization":
+        return op.of_samples(op.layer(layers.InstanceNorm(epsilon), node, weights=weights, key=key))
+    groups = int(op.get("num_groups", 1))
     if op.version < 21:  # A number for each group.
-        weights = {name: np.repeat(values, units // groups) for name, values in weights.items()}
-    layer = layers.GroupNorm(groups, epsilon=float(op.get("epsilon", 1e-5)))
-    return op.of_samples(op.layer(layer, node, weights=weights, key=key))
+        weights = {name: np.repeat(values, node.shape.units // groups) for name, values in weights.items()}
+    return op.of_samples(op.layer(layers.GroupNorm(groups, epsilon), node, weights=weights, key=key))
 
 
 @operator("LayerNormalization", "RMSNormalization")
@@ -133,13 +130,14 @@ def _layer_normalization(op: Operation) -> Sequence[Value]:
 def _written_out(op: Operation, tensor: Tensor, axis: int, epsilon: float, centres: bool) -> Sequence[Value]:
     """The same by its parts, where these are outputs too, or the parameters are no constants."""
     axes = range(axis, len(tensor.axes))
-    mean = reduced(op, tensor, axes, "{0} / COUNT") if centres else None
-    centred = elementwise(op, "{0} - {1}", tensor, mean) if mean else tensor
-    spread = reduced(op, centred, axes, "{0} * {0} / COUNT")
+    if centres:
+        mean, centred, spread = _statistics(op, tensor, axes)
+    else:
+        centred, spread = tensor, reduced(op, tensor, axes, "{0} * {0} / COUNT")
     inverse = elementwise(op, f"1 / sqrt({{0}} + {epsilon!r})", spread)
     shift = [op.value(2)] if op.given(2) else []
     found = elementwise(op, "{0} * {1} * {2}" + " + {3}" * len(shift), centred, inverse, op.value(1), *shift)
-    return [found, *([mean] if mean else []), inverse]
+    return [found, mean, inverse] if centres else [found, inverse]
 
 
 @operator("LRN")

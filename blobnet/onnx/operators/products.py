@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -78,85 +78,27 @@ def with_bias(op: Operation) -> Tensor | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Factor:
-    """A factor of a product of stacks of matrices.
-
-    Attributes:
-        value: that it is.
-        axes: its sizes.
-        inner, outer: the axes that the sum runs over, and that is left; the latter None for a vector.
-    """
-
-    value: Value
-    axes: tuple[int, ...]
-    inner: int
-    outer: int | None
-
-    @classmethod
-    def of(cls, op: Operation, value: Value, inner: int) -> _Factor:
-        """The factor whose matrices are summed over their axis ``inner``, 0 or 1, if it has such."""
-        axes = value.axes if isinstance(value, Tensor) else value.shape
-        op.require(bool(axes), "the factors must be matrices or vectors", shape=axes)
-        if len(axes) == 1:
-            return cls(value, axes, 0, None)
-        return cls(value, axes, len(axes) - 2 + inner, len(axes) - 1 - inner)
-
-    @property
-    def stack(self) -> tuple[int, ...]:
-        """The sizes before its matrices."""
-        return self.axes[:-2]
-
-    def place(self, axis: int, depth: int, outer: int) -> int | None:
-        """Return a result's axis, of stacks of ``depth`` axes, for one of this factor; None for that of the sum."""
-        if axis == self.inner:
-            return None
-        return outer if axis == self.outer else depth - len(self.stack) + axis
-
-
 def _product(op: Operation, left: Value, right: Value, *, transposed: tuple[bool, bool] = (False, False)) -> Tensor:
     """The product of stacks of matrices, as NumPy has it; of vectors too."""
-    factors = [_Factor.of(op, left, 1 - transposed[0]), _Factor.of(op, right, int(transposed[1]))]
-    shapes = [op.shape_of(factor.value) for factor in factors]
-    inner = {factor.axes[factor.inner] for factor in factors}
-    depth = max(len(factor.stack) for factor in factors)
-    # The row of the first factor is the axis behind the stack, the column of the second one the last axis.
-    rank = depth + sum(factor.outer is not None for factor in factors)
-    outer = [depth, rank - 1]
-    samples = {
-        (factor.place(factor.value.at, depth, last), factor.value.outer)
-        for factor, last in zip(factors, outer, strict=True)
-        if isinstance(factor.value, Tensor) and factor.value.at is not None
-    }
-    if len(samples) > 1 or any(place is None for place, _ in samples):
-        op.mixed("matrices must have the samples on the same axis, and sum over another one", shapes=shapes)
-    at, before = next(iter(samples), (None, 1))
-    for number, (factor, last) in enumerate(zip(factors, outer, strict=True)):
-        own = [axis for axis in range(len(factor.axes)) if at is not None and factor.place(axis, depth, last) == at]
-        if own and not isinstance(factor.value, Tensor):
-            value = op.array_of_sample(factor.value, own[0], before)
-            factors[number] = replace(factor, value=value, axes=value.shape)
-    op.require(len(inner) == 1, "the inner sizes must be equal", shapes=shapes)
-    try:
-        stack = np.broadcast_shapes(*(factor.stack for factor in factors))
-    except ValueError:
-        op.require(False, "the stacks of matrices must go together", shapes=shapes)
-    key = op.key_of(*(value for value in (left, right) if not isinstance(value, Tensor)))
-    names, terms, statement = names_of(rank), [], NodeStatement(op, key=key)
-    for factor, last in zip(factors, outer, strict=True):
-        places = [factor.place(axis, depth, last) for axis in range(len(factor.axes))]
-        cells = ["k" if place is None else names[place] for place in places]
-        cells = ["0" if size == 1 and cell != "k" else cell for size, cell in zip(factor.axes, cells, strict=True)]
-        terms.append(statement.read(factor.value, cells, "weight", trained=True))
-    axes = (*stack, *(factor.axes[factor.outer] for factor in factors if factor.outer is not None))
-    return statement.result(f"+({' * '.join(terms)})", axes, names, at, before)
+    shapes = [op.shape_of(left), op.shape_of(right)]
+    op.require(all(shapes), "the factors must be matrices or vectors", shapes=shapes)
+    row, column = ("m" * (len(shapes[0]) > 1), "n" * (len(shapes[1]) > 1))
+    # The axes of each factor that are summed over, from the end.
+    places = [-2 if row and transposed[0] else -1, -1 if not column or transposed[1] else -2]
+    sizes = {shape[place] for shape, place in zip(shapes, places, strict=True)}
+    op.require(len(sizes) == 1, "the inner sizes must be equal", shapes=shapes)
+    first = f"k{row}" if transposed[0] else f"{row}k"
+    second = f"{column}k" if transposed[1] else f"k{column}"
+    stacks = ["..." * (len(shape) > 1) for shape in shapes]
+    equation = f"{stacks[0]}{first},{stacks[1]}{second}->{max(stacks)}{row}{column}"
+    return _summed(op, [left, right], *_labels(op, equation, [len(shape) for shape in shapes]))
 
 
 @operator("Einsum")
 def _einsum(op: Operation) -> Tensor:
-    """Two factors after the other: what follows does not read is summed at once."""
+    """Multiply two factors at a time, and sum at once over each index that is not needed later."""
     values = [op.value(place) for place in range(len(op.inputs))]
-    labels, result = _labels(op, [len(op.shape_of(value)) for value in values])
+    labels, result = _labels(op, str(op.get("equation", "")), [len(op.shape_of(value)) for value in values])
     # Arrays go to tensors, so that each product is a layer's.
     order = sorted(range(len(values)), key=lambda place: not isinstance(values[place], Tensor))
     first, *others = order
@@ -172,10 +114,10 @@ def _einsum(op: Operation) -> Tensor:
     return found
 
 
-def _labels(op: Operation, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+def _labels(op: Operation, equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
     """The labels of the axes of each input, and of the result; those of "..." are numbers, from the end."""
-    equation = "".join(str(op.get("equation", "")).split())
-    text, arrow, behind = equation.partition("->")
+    equation = "".join(equation.split())
+    text, arrow, after = equation.partition("->")
     terms = text.split(",")
     rule = "the equation must have a term for each input, and a letter for each axis"
     op.require(len(terms) == len(ranks), rule, equation=equation, inputs=len(ranks))
@@ -192,8 +134,8 @@ def _labels(op: Operation, ranks: Sequence[int]) -> tuple[list[list[str]], list[
     dots = sorted({label for label in there if label.isdecimal()}, key=int, reverse=True)
     if not arrow:
         return found, [*dots, *sorted(label for label in there if there.count(label) == 1 and label.isalpha())]
-    size = len(behind.replace("...", "", 1)) + len(dots) * ("..." in behind)
-    result = labels(behind, size)
+    size = len(after.replace("...", "", 1)) + len(dots) * ("..." in after)
+    result = labels(after, size)
     is_right = len(set(result)) == len(result) and set(result) <= set(there)
     op.require(is_right, "the result must have letters of the inputs, each once", equation=equation)
     return found, result
@@ -229,10 +171,9 @@ def _summed(op: Operation, values: Sequence[Value], labels: Sequence[Sequence[st
     op.require(fits and len(sizes) <= 26, "axes of one letter must have one size, of at most 26 letters", shapes=shapes)
     indexes = dict(zip(sizes, names_of(len(sizes)), strict=True))
     key = op.key_of(*(value for value in values if not isinstance(value, Tensor)))
-    terms, statement = [], NodeStatement(op, key=key)
+    terms, statement = list[str](), NodeStatement(op, key=key)
     for part, own, found in zip(parts, labels, axes, strict=True):
         cells = ["0" if size == 1 else indexes[name] for size, name in zip(found, own, strict=True)]
         terms.append(statement.read(part, cells, "weight", trained=True))
-    at = kept.index(label) if label else None
-    out, result = [indexes[name] for name in kept], [sizes[name] for name in kept]
-    return statement.result(f"+({' * '.join(terms)})", result, out, at, outer)
+    at, out = kept.index(label) if label else None, [indexes[name] for name in kept]
+    return statement.result(f"+({' * '.join(terms)})", [sizes[name] for name in kept], out, at, outer)

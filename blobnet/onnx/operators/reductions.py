@@ -57,10 +57,10 @@ def without(tensor: Tensor, axes: Sequence[int], *, keep: bool) -> Tensor:
 @operator(*_REDUCTIONS, "ReduceLogSumExp")
 def _reduce(op: Operation) -> Tensor:
     tensor, keep = op.tensor(0), bool(op.get("keepdims", 1))
-    term, aggregation, behind = _REDUCTIONS.get(op.kind, ("", "", ""))
+    term, aggregation, last = _REDUCTIONS.get(op.kind, ("", "", ""))
     axes = reduced_axes(op, tensor)
     if axes is None:
-        text = (behind or "{0}").replace("{0}", f"({term.replace('COUNT', '1')})")
+        text = (last or "{0}").replace("{0}", f"({term.replace('COUNT', '1')})")
         return tensor if text == "({0})" else elementwise(op, text, tensor)
     pool = {"ReduceMean": layers.GlobalAveragePool(), "ReduceMax": layers.GlobalMaxPool()}.get(op.kind)
     if pool and tensor.is_plain and 3 <= len(tensor.axes) <= 5 and axes == list(range(2, len(tensor.axes))):
@@ -72,4 +72,4 @@ def _reduce(op: Operation) -> Tensor:
         sums = reduced(op, powers, axes, "{0}")
         return without(elementwise(op, "log({0}) + {1}", sums, most), axes, keep=keep)
     found = reduced(op, tensor, axes, term, aggregation)
-    return without(elementwise(op, behind, found) if behind else found, axes, keep=keep)
+    return without(elementwise(op, last, found) if last else found, axes, keep=keep)

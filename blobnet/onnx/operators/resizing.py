@@ -172,7 +172,7 @@ def _places(op: Operation, size: int, target: int, scale: Any, region: Any, mode
     return shift + (x + half) / scale - half
 
 
-#: What rounds places to elements, for places and the scale; "of_ten" is what operator sets up to 10 mean.
+#: Functions that round places to elements, by places and the scale; "of_ten" is that of operator sets up to 10.
 _ROUNDINGS: dict[str, Callable[[Any, Any], Any]] = {
     "round_prefer_floor": lambda at, _: np.ceil(at - 0.5),
     "round_prefer_ceil": lambda at, _: np.floor(at + 0.5),

@@ -14,7 +14,7 @@ from blobnet.onnx.values import Tensor
 _MAX_ELEMENTS = 2**24
 #: Cells that are added at both ends of an axis, so that whatever a cubic reads is a cell.
 _CUBIC_REACH = 3
-#: What the cell ``K`` counts at the place ``P``. At a cell's own place slopes are those to its right, as in PyTorch.
+#: The weight of the cell ``K`` at the place ``P``. At a cell's own place slopes are those to its right, as in PyTorch.
 _WEIGHTS = {
     "nearest": "(detach(round(P)) == K ? 1.0 : 0.0)",
     "linear": "(P >= K ? (P < K + 1 ? 1.0 - (P - K) : 0.0) : (P >= K - 1 ? 1.0 + (P - K) : 0.0))",

@@ -112,7 +112,7 @@ def transposed(op: Operation, tensor: Tensor, order: Sequence[int], sizes: Seque
         node = op.layer(layers.Permute(tuple(own.index(axis) for axis in order if axis in own)), tensor.node)
         return replace(tensor, node=node, axes=axes, at=at)
     if sizes is None:
-        # Planes that stay planes need no other shape behind this one.
+        # Planes that stay planes need no other shape afterwards.
         sizes = dimensions if parts_of(axes, dimensions) is not None else node_sizes(axes, at)
     names = names_of(len(axes))
     reads = [names[list(order).index(axis)] for axis in range(len(axes))]
@@ -183,8 +183,15 @@ def _split(op: Operation) -> Sequence[Value]:
     if parts is None:
         each = -(-size // int(op.get("num_outputs", count)))
         parts = [min(each, size - first) for first in range(0, size, each)]
-    op.require(sum(parts) == size and len(parts) == count, "the parts must be all of the axis", split=parts, size=size)
-    ranges = [range(*ends) for ends in pairwise(accumulate(parts, initial=0))]
+    op.require(len(parts) == count, "there must be an output for each part", split=parts, outputs=count)
+    return _parts(op, tensor, axis, parts)
+
+
+def _parts(op: Operation, tensor: Tensor, axis: int, sizes: Sequence[int]) -> list[Any]:
+    """The parts of a tensor of these sizes along an axis."""
+    size = tensor.axes[axis]
+    op.require(sum(sizes) == size, "the parts must be all of the axis", split=sizes, size=size)
+    ranges = [range(*ends) for ends in pairwise(accumulate(sizes, initial=0))]
     return [taken(op, tensor, axis, part) if part else _nothing(op, tensor, axis) for part in ranges]
 
 
@@ -198,9 +205,7 @@ def _split_to_sequence(op: Operation) -> Sequence[Any]:
     op.require(parts is not None and min(parts) > 0, "there must be the sizes of parts, of at least 1", split=parts)
     if op.array(1).ndim == 0:
         parts = [min(*parts, size - first) for first in range(0, size, *parts)]
-    op.require(sum(parts) == size, "the parts must be all of the axis", split=parts, size=size)
-    ranges = [range(*ends) for ends in pairwise(accumulate(parts, initial=0))]
-    return [Pieces(tuple(taken(op, tensor, axis, part) for part in ranges))]
+    return [Pieces(tuple(_parts(op, tensor, axis, parts)))]
 
 
 @operator("SequenceAt")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from blobnet import layers
-from blobnet.memory.blob import Pair
-from blobnet.memory.windows import Padding, WindowAxis
+from blobnet.memory.windows import Padding, WindowAxis, axis_padding
 from blobnet.onnx.lowering import NodeStatement, elementwise, names_of
 from blobnet.onnx.operation import Operation, operator
 from blobnet.onnx.values import Array, Tensor
@@ -28,17 +27,16 @@ _MOST = 2**26
 
 @dataclass(frozen=True)
 class _Window:
-    """A window along one axis, and how far the last one of ``ceil_mode`` reaches beyond the padding."""
+    """A window along an axis of ``size`` cells; ``whole`` is padded as far as the last one of ``ceil_mode`` reaches."""
 
     axis: WindowAxis
+    whole: WindowAxis
     size: int
-    beyond: int = 0
 
     @property
     def count(self) -> int:
         """Windows."""
-        before, after = self.axis.padding
-        return (self.size + before + after + self.beyond - self.axis.span) // self.axis.stride + 1
+        return self.whole.output_size(self.size)
 
 
 def _per_axis(op: Operation, name: str, rank: int, default: int = 1) -> tuple[int, ...]:
@@ -60,28 +58,21 @@ def _windows(op: Operation, kernel: Sequence[int], sizes: Sequence[int]) -> list
     found = []
     for place, (size, taps, stride, dilation) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
         axis = WindowAxis(taps, stride, dilation)
-        padding: Pair = (pads[place], pads[rank + place]) if mode == "NOTSET" else (0, 0)
-        if mode.startswith("SAME"):
-            total = max(0, (-(-size // stride) - 1) * stride + axis.span - size)
-            padding = (total // 2, total - total // 2) if mode == "SAME_UPPER" else (total - total // 2, total // 2)
-        axis = WindowAxis(taps, stride, dilation, padding)
+        if mode == "NOTSET":
+            axis = replace(axis, padding=(pads[place], pads[rank + place]))
+        elif mode.startswith("SAME"):
+            (before, after), *_ = axis_padding("same", [axis], [size])
+            axis = replace(axis, padding=(before, after) if mode == "SAME_UPPER" else (after, before))
         op.require(axis.fits(size), "the window must fit the padded input", window=kernel, planes=sizes, pads=pads)
-        beyond = 0
-        if op.get("ceil_mode", 0):
-            left = size + sum(padding) - axis.span
-            count = -(-left // stride) + 1
-            # A window that begins behind the data and what is before it is none.
-            count -= (count - 1) * stride >= size + padding[0]
-            beyond = max(0, (count - 1) * stride - left)
-        found.append(_Window(axis, size, beyond))
+        found.append(_Window(axis, axis.rounded_up(size) if op.get("ceil_mode", 0) else axis, size))
         rule = "windows must be no larger, and no more, than memory can hold"
         op.require(found[-1].count * taps <= _MOST, rule, windows=found[-1].count, window=taps)
     return found
 
 
-def _padding(windows: Sequence[_Window], *, beyond: bool = False) -> Padding:
+def _padding(windows: Sequence[_Window]) -> Padding:
     """The padding of windows, as layers take it."""
-    pairs = [(item.axis.padding[0], item.axis.padding[1] + item.beyond * beyond) for item in windows]
+    pairs = [item.whole.padding for item in windows]
     if all(before == after for before, after in pairs):
         return pairs[0][0] if len(set(pairs)) == 1 else tuple(before for before, _ in pairs)
     return pairs[0] if len(pairs) == 1 else tuple(pairs)
@@ -165,8 +156,10 @@ def _conv_transpose(op: Operation) -> Tensor:
     return op.of_samples(node)
 
 
-def _pooled(op: Operation, windows: Sequence[_Window], term: str, aggregation: str) -> Tensor:
-    """An aggregation over windows of any kind; in ``term`` {0} is an element."""
+def _pooled(
+    op: Operation, windows: Sequence[_Window], aggregation: str, term: str = "{0}", *, is_mean: bool = False
+) -> Tensor:
+    """An aggregation over windows of any kind, of terms in which {0} is an element; or their mean."""
     node, _ = op.spatial()
     names, counts = names_of(2 + len(windows)), [item.count for item in windows]
     taps = [f"k{name}" for name in names[2:]]
@@ -176,10 +169,11 @@ def _pooled(op: Operation, windows: Sequence[_Window], term: str, aggregation: s
     ]
     bounds = [f"{tap} < {item.axis.kernel}" for tap, item in zip(taps, windows, strict=True)]
     statement = NodeStatement(op, *bounds)
-    element = statement.read(op.of_samples(node), [*names[:2], *reads])
-    text = element if term == "mean" else term.format(element)
-    for name, item in zip(names[2:], windows if term == "mean" else (), strict=False):
-        text += f" * {statement.read(1 / _lengths(item, bool(op.get('count_include_pad', 0))), [name])}"
+    text = term.format(statement.read(op.of_samples(node), [*names[:2], *reads]))
+    if is_mean:
+        for name, item in zip(names[2:], windows, strict=True):
+            share = 1 / _lengths(item, bool(op.get("count_include_pad", 0)))
+            text += f" * {statement.read(share, [name])}"
     return statement.result(f"{aggregation}({text})", (1, node.shape.units, *counts), names, at=0)
 
 
@@ -194,44 +188,27 @@ def _lengths(item: _Window, padded: bool) -> Array:
 
 def _is_plain(windows: Sequence[_Window]) -> bool:
     """Return True if the layers for pooling have such windows."""
-    return all(
-        item.axis.dilation == 1 and max(item.axis.padding[0], item.axis.padding[1] + item.beyond) < item.axis.kernel
-        for item in windows
-    )
+    return all(item.axis.dilation == 1 and max(item.whole.padding) < item.axis.kernel for item in windows)
 
 
-@operator("MaxPool")
-def _max_pool(op: Operation) -> Tensor:
+@operator("MaxPool", "AveragePool")
+def _pool(op: Operation) -> Tensor:
     if any(op.outputs[1:]):
         op.on_host("a model must not be asked for the indices of maxima", outputs=list(op.outputs))
     node, sizes = op.spatial()
-    windows = _windows(op, op.numbers("kernel_shape", default=()), sizes)
-    if not _is_plain(windows):
-        return _pooled(op, windows, "{0}", ">")
-    layer = _MAXIMA[len(sizes) - 1](
+    windows, is_mean = _windows(op, op.numbers("kernel_shape", default=()), sizes), op.kind == "AveragePool"
+    # Padding counts as data, but not what the last window of ceil_mode has beyond it.
+    counts_padding = is_mean and bool(op.get("count_include_pad", 0))
+    if not _is_plain(windows) or (counts_padding and any(item.whole != item.axis for item in windows)):
+        return _pooled(op, windows, "+" if is_mean else ">", is_mean=is_mean)
+    kind = (_AVERAGES if is_mean else _MAXIMA)[len(sizes) - 1]
+    layer = kind(
         _numbers([item.axis.kernel for item in windows]),
         _numbers([item.axis.stride for item in windows]),
-        _padding(windows, beyond=True),
+        _padding(windows),
+        **({"count_include_pad": counts_padding} if is_mean else {}),
     )
-    node = op.layer(layer, node)
-    return op.of_samples(node)
-
-
-@operator("AveragePool")
-def _average_pool(op: Operation) -> Tensor:
-    node, sizes = op.spatial()
-    windows = _windows(op, op.numbers("kernel_shape", default=()), sizes)
-    padded = bool(op.get("count_include_pad", 0))
-    if not _is_plain(windows) or (padded and any(item.beyond for item in windows)):
-        return _pooled(op, windows, "mean", "+")
-    layer = _AVERAGES[len(sizes) - 1](
-        _numbers([item.axis.kernel for item in windows]),
-        _numbers([item.axis.stride for item in windows]),
-        _padding(windows, beyond=True),
-        count_include_pad=padded,
-    )
-    node = op.layer(layer, node)
-    return op.of_samples(node)
+    return op.of_samples(op.layer(layer, node))
 
 
 @operator("LpPool")
@@ -239,7 +216,7 @@ def _lp_pool(op: Operation) -> Tensor:
     _, sizes = op.spatial()
     power = int(op.get("p", 2))
     windows = _windows(op, op.numbers("kernel_shape", default=()), sizes)
-    sums = _pooled(op, windows, "{0} * {0}" if power == 2 else f"pow(abs({{0}}), {power})", "+")
+    sums = _pooled(op, windows, "+", "{0} * {0}" if power == 2 else f"pow(abs({{0}}), {power})")
     return elementwise(op, "sqrt({0})" if power == 2 else f"pow({{0}}, {1 / power!r})", sums)
 
 
