@@ -1,4 +1,4 @@
-"""``blobnet bench``: kernels and networks, timed against what the device can do and against PyTorch."""
+"""``blobnet bench``: networks against what the device can do; in a checkout also single layers, and PyTorch."""
 
 from __future__ import annotations
 

@@ -110,6 +110,7 @@ what:
   conv     convolutions: forward, backward data, backward weights
   layer    all other layers: dense, pooling, norms, activations, sums, dropout
   model    whole steps of training and inference
+  conv, layer and --against torch need a checkout of blobnet's repository
 
 subject:
   a network (resnet50, vgg16, mobilenet_v2, alexnet, ...): its distinct layers
