@@ -63,7 +63,9 @@ PLAIN_COPIES(real_t, vload4)
 #endif
 
 #ifdef NARROW_STORAGE
-PLAIN_COPIES(half, vloada_half4)
+#define LOAD_FOUR_NARROW(offset, pointer) load_narrow_aligned4((pointer) + (offset))
+PLAIN_COPIES(half, LOAD_FOUR_NARROW)
+PLAIN_COPIES(bfloat_t, LOAD_FOUR_NARROW)
 #endif
 
 /* Copies RUN values: 1, or 4 in a quad. */

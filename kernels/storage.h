@@ -14,7 +14,7 @@
  * The pointer of an index is a name. Where all numbers are real_t, they are what C has for it.
  */
 #ifdef NARROW_STORAGE
-#include "halves.h"
+#include "narrow.h"
 /* A pointer to numbers of one type, where there are others, is a mistake of ours that no driver may pass over. */
 #ifdef __clang__
 #pragma clang diagnostic error "-Wincompatible-pointer-types"
@@ -22,7 +22,8 @@
 #define OVERLOADED __attribute__((overloadable))
 #define EACH_STORAGE(DEFINE) \
     DEFINE(real_t)           \
-    DEFINE(half)
+    DEFINE(half)             \
+    DEFINE(bfloat_t)
 #define STORAGE_ACCESS(space, type)                                   \
     INLINE type OVERLOADED load_value(space const type *pointer)      \
     {                                                                 \
@@ -36,22 +37,25 @@ STORAGE_ACCESS(__global, real_t)
 STORAGE_ACCESS(__local, real_t)
 STORAGE_ACCESS(__private, real_t)
 STORAGE_ACCESS(__global, int)
-INLINE real_t OVERLOADED load_value(__global const half *pointer)
-{
-    return vload_half(0, pointer);
-}
-INLINE void OVERLOADED set_value(real_t value, __global half *pointer)
-{
-    vstore_half(value, 0, pointer);
-}
 INLINE float8 OVERLOADED load_eight(__global const real_t *pointer)
 {
     return vload8(0, pointer);
 }
-INLINE float8 OVERLOADED load_eight(__global const half *pointer)
-{
-    return vload_half8(0, pointer);
-}
+#define NARROW_ACCESS(type)                                                \
+    INLINE real_t OVERLOADED load_value(__global const type *pointer)      \
+    {                                                                      \
+        return load_narrow(pointer);                                       \
+    }                                                                      \
+    INLINE void OVERLOADED set_value(real_t value, __global type *pointer) \
+    {                                                                      \
+        store_narrow(value, pointer);                                      \
+    }                                                                      \
+    INLINE float8 OVERLOADED load_eight(__global const type *pointer)      \
+    {                                                                      \
+        return load_narrow8(pointer);                                      \
+    }
+NARROW_ACCESS(half)
+NARROW_ACCESS(bfloat_t)
 #define EIGHT_VALUES(pointer) load_eight(pointer)
 #define VALUE_OF(pointer) load_value(pointer)
 #define SET_VALUE(value, pointer) set_value(value, pointer)

@@ -43,14 +43,21 @@ VECTOR_ACCESS(__local, real_t, vector_t)
 VECTOR_ACCESS(__private, real_t, vector_t)
 VECTOR_ACCESS(__global, int, index_vector_t)
 #ifdef NARROW_STORAGE
-INLINE vector_t __attribute__((overloadable)) vector_load(__global const half *pointer)
-{
-    return VECTOR_JOIN(vload_half, LANES)(0, pointer);
-}
-INLINE void __attribute__((overloadable)) vector_store(vector_t value, __global half *pointer)
-{
-    STORE_HALVES(LANES, value, pointer);
-}
+#define NARROW_VECTOR_ACCESS(type)                                                 \
+    INLINE vector_t OVERLOADED vector_load(__global const type *pointer)           \
+    {                                                                              \
+        return VECTOR_JOIN(load_narrow, LANES)(pointer);                           \
+    }                                                                              \
+    INLINE void OVERLOADED vector_store(vector_t value, __global type *pointer)    \
+    {                                                                              \
+        VECTOR_JOIN(store_narrow, LANES)(value, pointer);                          \
+    }                                                                              \
+    INLINE vector_t OVERLOADED vector_load_aligned(__global const type *pointer)   \
+    {                                                                              \
+        return VECTOR_JOIN(load_narrow_aligned, LANES)(pointer);                   \
+    }
+NARROW_VECTOR_ACCESS(half)
+NARROW_VECTOR_ACCESS(bfloat_t)
 #endif
 #endif
 /* The same from global memory, at a multiple of LANES values: in one instruction also where GPUs want it aligned. */
@@ -59,10 +66,6 @@ INLINE void __attribute__((overloadable)) vector_store(vector_t value, __global 
 INLINE vector_t OVERLOADED vector_load_aligned(__global const real_t *pointer)
 {
     return *(__global const vector_t *)pointer;
-}
-INLINE vector_t OVERLOADED vector_load_aligned(__global const half *pointer)
-{
-    return VECTOR_JOIN(vloada_half, LANES)(0, pointer);
 }
 #else
 #define VECTOR_LOAD_ALIGNED(pointer) (*(__global const vector_t *)(pointer))

@@ -231,10 +231,10 @@ def _checks(info: DeviceInfo, tunings: Tunings, patient: Patient, thorough: bool
     """All for a device."""
     found: list[Examinable] = []
     model = info.model.measured(**tunings.speeds)
-    for precision in PRECISIONS:
+    for products in dict.fromkeys(products for products, _ in PRECISIONS.values()):
         with contextlib.suppress(DeviceError):  # It has no tensor cores.
-            check_precision(info, precision)
-            tuning = Tuning(model, precision)
+            check_precision(info, products)
+            tuning = Tuning(model, products)
             found += checks_of_implementations(tuning, _MORE_LAYERS if thorough else _LAYERS, seed)
     found += checks_of_layers(thorough=thorough, seed=seed)
     found += checks_of_chains(thorough=thorough, seed=seed)

@@ -29,7 +29,7 @@ from blobnet.execution.inference import Evaluator
 from blobnet.execution.loader import IndexedReader
 from blobnet.launch.kernel_call import Batch
 from blobnet.launch.task import BrokenVariant, Variant
-from blobnet.memory.blob import Shape
+from blobnet.memory.blob import FLOAT32, Shape, storage_type
 from blobnet.model import Sequential
 from blobnet.network.parameters import DeviceParameters
 from blobnet.support.kinds import Kind, spelled
@@ -42,9 +42,9 @@ Arrays: TypeAlias = Mapping[str, Float64Array]
 
 #: Of the samples, and the units that the convolution makes of them; samples of a batch, steps, and their rate.
 SHAPE, _UNITS, _COUNT, _STEPS, _RATE = Shape(3, 7, 5), 4, 3, 2, 0.05
-#: What a result may differ by at most, over its root mean square: in fp32, and where each value of one layer for the
-#: next is rounded to 11 bits (half a unit in the last place is 2^-12 of it) and a sum of 27 such numbers is.
-_TOLERANCE, _TOLERANCE_OF_HALVES = 5e-5, 6 * 2.0**-11
+#: What a result may differ by at most, over its root mean square: in fp32, and in units in the last place where each
+#: value of one layer for the next is rounded to 16 bits, and a sum of 27 such numbers is.
+_TOLERANCE, _ROUNDINGS = 5e-5, 3
 #: Augmentations that change single samples: they move, recolour or erase.
 _AUGMENT = (RandomCrop(1), RandomAffine(30, 0.1, (0.8, 1.3)), Flip(), Brightness(0.4), Saturation(0.5), Erasing(0.9))
 #: Augmentations that mix samples, and their labels.
@@ -131,6 +131,7 @@ def checks_of_steps(seed: int) -> list[StepCheck]:
         StepCheck("average of weights", is_normalized=True, average=0.9),
         StepCheck("prediction", is_normalized=True, predicts=True),
         StepCheck("float16", predicts=True, storage="float16"),
+        StepCheck("bfloat16", is_normalized=True, storage="bfloat16"),
     ]
     return [replace(check, seed=seed + number) for number, check in enumerate(found)]
 
@@ -138,7 +139,8 @@ def checks_of_steps(seed: int) -> list[StepCheck]:
 def examine_steps(device: Device, check: StepCheck) -> Finding:
     """Run a check on a device and return its finding."""
     run = _predicted if check.predicts else _trained
-    tolerance = _TOLERANCE_OF_HALVES if check.storage == "float16" else _TOLERANCE
+    storage = storage_type(check.storage)
+    tolerance = _TOLERANCE if storage == FLOAT32 else _ROUNDINGS * storage.epsilon
     return compared(str(check), lambda debug: run(device, check, debug=debug), lambda: _expected(check), tolerance)
 
 
@@ -192,7 +194,7 @@ def _steps(check: StepCheck) -> Iterator[list[list[_Batch]]]:
 
 def _trained(device: Device, check: StepCheck, *, debug: bool) -> dict[str, np.ndarray[Any, Any]]:
     """The gradients of the last step, the parameters after it, and the sum of all losses."""
-    model, device = _network(check), device.guarding()
+    model, device = _network(check), device.at(device.precision, check.storage).guarding()
     settings = TrainingSettings(
         loss=check.loss,
         optimizer=check.optimizer,

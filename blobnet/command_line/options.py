@@ -53,12 +53,14 @@ _SIZE = """\
 --size N  build the network for samples of NxN"""
 _MEMORY = """\
 --align N  round the rows and the planes of blobs up to multiples of N numbers (default: 1)
---storage NAME  what inference keeps between layers: float32, or float16 in half the memory (default: float32)"""
+--storage NAME  what is kept between layers: float32; in half the memory bfloat16, or in inference float16 (default:
+  float32)"""
 _DEVICE = """\
 --device DEVICE  a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the
   best"""
 _PRECISION = """\
---precision NAME  fp32, or tf32 for convolutions on the tensor cores of NVIDIA GPUs (default: fp32)"""
+--precision NAME  fp32; tf32 for convolutions on the tensor cores of NVIDIA GPUs; or bf16, which keeps bfloat16 between
+  layers, in half the memory (default: fp32)"""
 #: Kinds of pictures that can be drawn.
 _DRAWN = ".png, .pdf or .svg; needs matplotlib"
 
@@ -255,9 +257,9 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "freeze": {"action": "append"},
     "loss": {"type": option_types.loss},
     "loss_weights": {"type": option_types.numbers_by_name},
-    "precision": _choice("fp32", "tf32"),
+    "precision": _choice("fp32", "tf32", "bf16"),
     "seed": {"type": option_types.seed, "default": 0},
-    "storage": _choice("float32", "float16"),
+    "storage": _choice("float32", "float16", "bfloat16"),
     "workers": {"type": option_types.count_or_none},
     "train model": {"nargs": "?"},
     "train dataset": {"required": True},

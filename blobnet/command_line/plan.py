@@ -43,16 +43,17 @@ def run(options: argparse.Namespace) -> int:
     model, name, tail = _model(options)
     limits, kind = _limits(options)
     training = not options.inference and not tail
-    if training and options.storage != FLOAT32.name:
-        rule = "training keeps float32 between layers"
-        raise OptionError("--storage", rule, storage=options.storage, hint="add --inference.")
+    storage = storage_type(options.storage)
+    if training and not storage.takes_deltas:
+        rule = "training keeps float32 between layers, or bfloat16: deltas are too small for halves"
+        raise OptionError("--storage", rule, storage=options.storage, hint="add --inference, or take bfloat16.")
     names = list(model.graph.outputs)
     # Of a model that was not trained: what its outputs can be. A single one is no class, unless classes are asked for.
     outputs = model.graph.outputs.values()
     assumed = [CrossEntropy() if out.shape.units > 1 or options.classes else MeanSquaredError() for out in outputs]
     known = model.loss or to_dict(names, assumed)
     loss = losses_for(model.graph, None, known) if training else None
-    tuning = Tuning(kind, padding=Padding(align=options.align), storage=storage_type(options.storage))
+    tuning = Tuning(kind, padding=Padding(align=options.align), storage=storage)
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     world, shards = _world(options, training)
     build: Any = Optimizer.named(options.optimizer or "adam")  # Every one has a default rate.

@@ -11,10 +11,10 @@ from blobnet.contraction.form import Affine
 from blobnet.contraction.schedule import Schedule, local_tiles, order_of
 from blobnet.contraction.table import Index, Operand, Table
 from blobnet.contraction.writing import Writer
-from blobnet.memory.blob import FLOAT16, FLOAT32, StorageType
+from blobnet.memory.blob import FLOAT32, StorageType
 
-#: What loads vectors of halves, and a half.
-_LOAD_HALF = "vload_half"
+#: The function that loads numbers of 16 bits (kernels/narrow.h), without their count.
+_LOAD_NARROW = "load_narrow"
 #: What variables that hold partial results are called.
 _TOTALS = {"+": "sum", "*": "product", ">": "greatest", "<": "least", "=": "value"}
 
@@ -79,32 +79,33 @@ class Addresses(Writer):
                 self.put(f"{text} += {times(offsets[name], self.units.get(name, 1))};")
             yield
 
-    def is_half(self, name: str) -> bool:
-        """Return True if the numbers of a tensor are halves in memory, which nothing computes with."""
-        return self.types.get(name, FLOAT32) == FLOAT16
+    def is_narrow(self, name: str) -> bool:
+        """Return True if the numbers of a tensor are narrower in memory than what kernels compute with."""
+        return self.types.get(name, FLOAT32) != FLOAT32
 
     def c_type(self, name: str) -> str:
         """Return the C type of a tensor's numbers in memory."""
-        return "half" if self.is_half(name) else "float"
+        return self.types[name].c_type if self.is_narrow(name) else "float"
 
     def loads(self, name: str) -> str:
         """Return the function that loads vectors of a tensor, without their length."""
-        return _LOAD_HALF if self.is_half(name) else "LOAD"
+        return _LOAD_NARROW if self.is_narrow(name) else "LOAD"
 
     def element_text(self, name: str, at: str) -> str:
         """A number of a tensor, where a cell is stored."""
         buffer = self.buffers[name]
-        return f"vload_half({at}, {buffer})" if self.is_half(name) else f"{buffer}[{at}]"
+        return f"load_narrow({buffer}{self.plus(at)})" if self.is_narrow(name) else f"{buffer}[{at}]"
 
     def store_text(self, name: str, value: str, at: str) -> str:
         """A number that goes to an element of a tensor."""
         buffer = self.buffers[name]
-        return f"vstore_half({value}, {at}, {buffer});" if self.is_half(name) else f"{buffer}[{at}] = {value};"
+        place = f"{buffer}{self.plus(at)}"
+        return f"store_narrow({value}, {place});" if self.is_narrow(name) else f"{buffer}[{at}] = {value};"
 
     def store_vector_text(self, name: str, value: str, at: str) -> str:
         """The same of a vector, from an element on."""
-        kind = "STORE_HALVES({0}, " if self.is_half(name) else "STORE{0}("
-        return f"{kind.format(self.schedule.lanes)}{value}, {self.buffers[name]}{self.plus(at)});"
+        kind = "store_narrow" if self.is_narrow(name) else "STORE"
+        return f"{kind}{self.schedule.lanes}({value}, {self.buffers[name]}{self.plus(at)});"
 
     def groups(self, index: Index) -> int:
         """Tiles along an output index."""
@@ -214,14 +215,14 @@ class Addresses(Writer):
 
     @staticmethod
     def load_text(pointer: str, offset: int, stride: int, lanes: int, loads: str) -> str:
-        of_halves = loads == _LOAD_HALF
+        def place(at: int) -> str:
+            return f"{pointer} + {at}" if at else pointer
 
         def one(at: int) -> str:
-            return f"vload_half({at}, {pointer})" if of_halves else f"{pointer}[{at}]"
+            return f"{loads}({place(at)})" if loads == _LOAD_NARROW else f"{pointer}[{at}]"
 
         def vector(at: int) -> str:
-            place = f"{pointer} + {at}" if at else pointer
-            return f"{loads}{lanes}({'0, ' if of_halves else ''}{place})"
+            return f"{loads}{lanes}({place(at)})"
 
         if stride == 0 or lanes == 1:
             return one(offset)

@@ -364,11 +364,9 @@ class ProductGenerator(Stores):
             index = f"{at} + {apart}" if apart or (slot and even is not None) else at
             if self.product.cheap_addresses:
                 text = f"ROW_BEHIND({type_}, {blob}, {pointer}, {apart}, {at})"
-                text = (
-                    f"*(__global const float{width} *){text}" if type_ == "float" else f"vload_half{width}(0, {text})"
-                )
-            elif self.is_half(matrix.operand.name):
-                text = f"vload_half{width}(0, {pointer} + {index})"
+                text = f"*(__global const float{width} *){text}" if type_ == "float" else f"load_narrow{width}({text})"
+            elif self.is_narrow(matrix.operand.name):
+                text = f"load_narrow{width}({pointer} + {index})"
             else:
                 text = f"*(__global const float{width} *)({pointer} + {index})" if width else f"{pointer}[{index}]"
             if conditions:

@@ -99,7 +99,7 @@ def program_text(kernels: Iterable[Kernel]) -> str:
         "END_OF_IF": _END_OF_IF,
         "END_OF_ROW(": _END_OF_ROW,
         "ROW_OF(": _ROWS,
-        "STORE_HALVES(": header("halves.h"),
+        "_narrow": header("narrow.h"),
     }
     used = [macro for name, macro in macros.items() if any(name in text for text in texts)]
     return "\n".join([*map(_VECTORS.format, lanes), *used, *texts])

@@ -91,7 +91,7 @@ class Terms(Addresses):
                     target.append(times(text, tile.strides[axis]))
                 to = " + ".join(target or ["0"])
                 at = " + ".join(source or ["0"])
-                value = f"vload_half({at}, from)" if self.is_half(operand.name) else f"from[{at}]"
+                value = f"load_narrow(from + {at})" if self.is_narrow(operand.name) else f"from[{at}]"
                 self.put(f"{self.tile_names[operand]}[{to}] = {value};")
 
     def loop(self, names: list[str], limits: Mapping[str, int]) -> None:

@@ -14,7 +14,7 @@ from blobnet.device.queue import Queue
 from blobnet.device.tuning import Tunings
 from blobnet.errors import DeviceError
 from blobnet.hardware.device_model import DeviceModel
-from blobnet.launch.kernel_call import Tuning
+from blobnet.launch.kernel_call import PRECISIONS, Tuning
 from blobnet.memory.blob import FLOAT32, Padding, storage_type
 from blobnet.support.old_names import names_of_parts
 
@@ -32,7 +32,7 @@ _RENAMED = {
 
 
 class Device:
-    """One OpenCL device with its context and in-order queue; the precision of its products, and how blobs lie.
+    """One OpenCL device with its context and in-order queue; the precision that it computes in, and how blobs lie.
 
     Args:
         info: the device, or its name as :func:`choose` takes it.
@@ -42,9 +42,9 @@ class Device:
         queue: launches, events.
         memory: buffers, and copies to and from them.
         programs: what builds and keeps programs.
-        precision: ``fp32`` or ``tf32``: of products.
+        precision: one of PRECISIONS.
         padding: how blobs lie, beside what kernels need.
-        storage: what inference keeps between layers.
+        storage: what is kept between layers.
 
     Raises:
         DeviceError: there is no such device, or it gives no context or queue.
@@ -86,19 +86,20 @@ class Device:
     @property
     def tuning(self) -> Tuning:
         """Values for tunables on this device, and the candidates that were measured as the fastest."""
-        return Tuning(self.model, self.precision, self.tunings.choices, self.padding, self.storage)
+        return Tuning(self.model, PRECISIONS[self.precision][0], self.tunings.choices, self.padding, self.storage)
 
     def at(self, precision: str, storage: str = FLOAT32.name) -> Device:
-        """Return the same device, with the same queue, memory and programs, for products of a precision: fp32 or tf32.
+        """Return the same device, with the same queue, memory and programs, for one of PRECISIONS.
 
-        ``storage`` is what inference keeps between layers, float32 or float16: Tuning.storage.
+        ``storage`` is what is kept between layers, where that is not as the precision says: in inference float16 too.
 
         Raises:
             OptionError: there is no such precision, or storage.
             DeviceError: the device has no tensor cores.
         """
         check_precision(self.info, precision)
-        return self._with(precision=precision, storage=storage_type(storage))
+        asked = storage_type(storage)
+        return self._with(precision=precision, storage=PRECISIONS[precision][1] if asked == FLOAT32 else asked)
 
     def guarding(self) -> Device:
         """Return the same device, with the same queue and programs, whose buffers lie between canaries.

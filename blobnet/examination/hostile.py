@@ -27,7 +27,7 @@ def poison_unset(executor: Executor) -> None:
             blobs[plan.placed[blob.storage]].add(blob)
     for number, (name, buffer) in enumerate(plan.buffers.items()):
         memory, kind = executor.buffers[name], buffer.type
-        values = executor.device.memory.read(memory, memory.size // kind.itemsize, kind.name)
+        values = executor.device.memory.read(memory, memory.size // kind.itemsize, kind.dtype)
         unset = np.ones(values.size, bool)
         if accesses.get(name, "write") != "write":  # At first.
             unset[: buffer.size(count)] = False

@@ -22,14 +22,14 @@ from blobnet.errors import PromiseError
 from blobnet.execution.executor import Executor, cell
 from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning, for_model
 from blobnet.layers.base import Layer, LayerContext, ParameterSpec
-from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Padding, Shape, StorageType
+from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Padding, Shape, StorageType
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import PARAMETER_ALIGNMENT, ParameterTable
 from blobnet.planning import STEP_WORDS, Buffer, Plan
 from blobnet.planning.request import Request
 
 #: Quiet NaNs that no computation makes.
-POISON = {FLOAT32: 0x7FC0DEAD, FLOAT16: 0x7E5D}
+POISON = {FLOAT32: 0x7FC0DEAD, FLOAT16: 0x7E5D, BFLOAT16: 0x7FD5}
 PHASES = ("forward", "backward parameters", "backward data")
 Any4 = npt.NDArray[Any]
 
@@ -377,10 +377,10 @@ class Bench:
             halo = halo_cells(blob, problem.count)
             self.mirror[blob.storage][: halo.size][halo] = 0
         for blob, values in zip(self.inputs, problem.inputs, strict=True):
-            self._data(blob)[...] = values.reshape(self._data(blob).shape)
+            self._put(blob, values)
         for name, values in problem.parameters.items():
             offset, spec = self._slices[name]
-            self.mirror["parameters"][offset : offset + spec.elements] = values.reshape(-1)
+            self.mirror["parameters"][offset : offset + spec.elements] = self.problem.weights.encode(values.reshape(-1))
         for name, values in problem.shared.items():
             assert values.dtype.itemsize == 4, f"{name} must be of 4-byte numbers"
             self.mirror[name].view(values.dtype)[: values.size] = values.reshape(-1)
@@ -397,16 +397,20 @@ class Bench:
         if self.arrangement.accumulate:
             for target, values in zip(self.input_deltas, self.problem.old_deltas, strict=True):
                 if target:
-                    self._data(target)[...] = values.reshape(self._data(target).shape)
+                    self._put(target, values)
                     changed.add(target.storage)
-        self._data(self.output_delta)[...] = self.problem.delta.reshape(self._data(self.output_delta).shape)
+        self._put(self.output_delta, self.problem.delta)
         self._upload(changed)
 
     def _upload(self, names: Any) -> None:
         for name in names:
             self.device.memory.write(self.executor.buffers[name], self.mirror[name])
 
-    def _data(self, blob: Blob) -> FloatArray:
+    def _put(self, blob: Blob, values: FloatArray) -> None:
+        data = self._data(blob)
+        data[...] = blob.type.encode(values.reshape(data.shape))
+
+    def _data(self, blob: Blob) -> npt.NDArray[Any]:
         return blob.layout.data(self.mirror[blob.storage], self.problem.count)
 
     # -- runs --------------------------------------------------------------------------------------------------------
@@ -423,14 +427,14 @@ class Bench:
         self.device.queue.finish()
         for name in self._buffers:
             after = self.device.memory.read(
-                self.executor.buffers[name], self._elements(name), self._buffers[name].type.name
+                self.executor.buffers[name], self._elements(name), self._buffers[name].type.dtype
             )
             self._check(phase, name, after)
             self.mirror[name] = after
             require_untouched(self._guarded[name], f"{self.name}: {phase}: buffer '{name}'")
 
     def _check(self, phase: str, name: str, after: FloatArray) -> None:
-        before = self.mirror[name]
+        before, kind = self.mirror[name], self._buffers[name].type
         allowed, halo = np.zeros(after.size, dtype=bool), np.zeros(after.size, dtype=bool)
         blobs = (self.output,) if phase == "forward" else self.input_deltas
         # What makes gradients may make deltas in the same launch.
@@ -455,7 +459,7 @@ class Bench:
         where = f"{self.name}: {phase}: buffer '{name}'"
         changed = bits(before) != bits(after)
         rules = {
-            "it must be 0 in every halo cell": halo & (after != 0),
+            "it must be 0 in every halo cell": halo & (kind.decode(after) != 0),
             "it must keep what is not the phase's to write": changed & ~allowed & ~halo,
         }
         for rule, bad in rules.items():
@@ -470,12 +474,13 @@ class Bench:
 
     def values(self, blob: Blob) -> FloatArray:
         """The data of a blob as it was after the last phase: (count, units[, depth], height, width)."""
-        return np.array(self._data(blob))
+        return np.array(blob.type.decode(self._data(blob)))
 
     def parameter(self, buffer: str, name: str) -> FloatArray:
         """A parameter (of ``parameters``), or its gradient (of ``gradients``), after the last phase."""
         offset, spec = self._slices[name]
-        return np.array(self.mirror[buffer][offset : offset + spec.elements].reshape(spec.shape))
+        values = self.mirror[buffer][offset : offset + spec.elements]
+        return np.array(self._buffers[buffer].type.decode(values).reshape(spec.shape))
 
 
 def require_untouched(guarded: Guarded, where: str) -> None:
@@ -494,7 +499,7 @@ def halo_cells(blob: Blob, count: int) -> npt.NDArray[np.bool_]:
 
 def poison(elements: int, number: int = 0, kind: StorageType = FLOAT32) -> FloatArray:
     """``elements`` NaNs with bits of their own, others for each ``number``."""
-    return np.full(elements, POISON[kind] + number, f"u{kind.itemsize}").view(kind.name)
+    return np.full(elements, POISON[kind] + number, f"u{kind.itemsize}").view(kind.dtype)
 
 
 def bits(values: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger[Any]]:

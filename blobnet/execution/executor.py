@@ -517,7 +517,7 @@ class Executor:
     def _whole(self, storage: str, kind: StorageType) -> npt.NDArray[Any]:
         """A host copy of the buffer that holds a storage, with its overrun."""
         buffer = self._placed[storage]
-        values: npt.NDArray[Any] = self.device.memory.read(buffer, buffer.size // kind.itemsize, kind.name)
+        values: npt.NDArray[Any] = self.device.memory.read(buffer, buffer.size // kind.itemsize, kind.dtype)
         return values
 
     # -- reading and writing -----------------------------------------------------------------------------------------
@@ -526,7 +526,7 @@ class Executor:
         """A host copy of the whole buffer that holds a storage, without its overrun."""
         buffer = self.plan.buffers[self.plan.placed[storage]]
         elements = buffer.size(self.plan.batch_size)
-        values: npt.NDArray[Any] = self.device.memory.read(self._placed[storage], elements, buffer.type.name)
+        values: npt.NDArray[Any] = self.device.memory.read(self._placed[storage], elements, buffer.type.dtype)
         return values
 
     def buffer_of(self, storage: str) -> Any:
@@ -536,8 +536,8 @@ class Executor:
     def read_blob(self, blob: Blob, count: int) -> FloatArray:
         """The data of ``count`` samples of a blob: (count, units[, depth], height, width)."""
         elements = count * blob.layout.memory_elements
-        values = self.device.memory.read(self._placed[blob.storage], elements, blob.type.name)
-        return np.ascontiguousarray(blob.layout.data(values, count), np.float32)
+        values = self.device.memory.read(self._placed[blob.storage], elements, blob.type.dtype)
+        return np.ascontiguousarray(blob.type.decode(blob.layout.data(values, count)))
 
     def write_array(self, name: str, values: npt.NDArray[Any]) -> None:
         """Fills the start of a persistent buffer, and waits for the device: ``parameters``."""

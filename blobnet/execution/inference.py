@@ -295,7 +295,9 @@ class Evaluator:
                 memory = self._results.popleft()
             else:
                 memory = tuple(
-                    device.memory.host_memory(output.type.itemsize * self.plan.batch_size * size).view(output.type.name)
+                    device.memory.host_memory(output.type.itemsize * self.plan.batch_size * size).view(
+                        output.type.dtype
+                    )
                     for output, size in zip(self._outputs, sizes, strict=True)
                 )
             readings = tuple(

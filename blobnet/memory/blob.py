@@ -28,23 +28,45 @@ class StorageType:
     """The type of numbers in memory; kernels compute in ``real_t`` and sum up in ``accumulator_t`` (kernels/blob.h).
 
     Attributes:
-        name: NumPy's.
+        name: for people.
         c_type: what kernels call it; ``real_t`` where numbers are in memory what kernels compute with.
+        dtype: NumPy's name of numbers with as many bits.
+        epsilon: from 1 to the next number.
+        takes_deltas: whether it has the range of float32, so that no delta is too small for it.
     """
 
     name: str
     c_type: str
+    dtype: str
+    epsilon: float
+    takes_deltas: bool = True
 
     @property
     def itemsize(self) -> int:
         """Bytes of a number."""
-        return np.dtype(self.name).itemsize
+        return np.dtype(self.dtype).itemsize
+
+    def encode(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
+        """Return numbers as they are in memory, rounded to the nearest, ties to even: an array of ``dtype``."""
+        if self is not BFLOAT16:
+            return np.asarray(values).astype(self.dtype)
+        bits = np.asarray(values, np.float32).view(np.uint32)
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+        return np.where(np.isnan(bits.view(np.float32)), 0x7FC0, rounded).astype(np.uint16)
+
+    def decode(self, memory: npt.NDArray[Any]) -> FloatArray:
+        """Return the numbers that are in memory."""
+        if self is not BFLOAT16:
+            return memory.astype(np.float32, copy=False)
+        return (memory.astype(np.uint32) << 16).view(np.float32)
 
 
-FLOAT32 = StorageType("float32", "real_t")
-FLOAT16 = StorageType("float16", "half")
+FLOAT32 = StorageType("float32", "real_t", "float32", 2.0**-23)
+FLOAT16 = StorageType("float16", "half", "float16", 2.0**-10, takes_deltas=False)
+#: The first 16 bits of a float32: its sign, its 8 bits of exponent and 7 of its fraction.
+BFLOAT16 = StorageType("bfloat16", "bfloat_t", "uint16", 2.0**-7)
 #: The types that plans may ask for, by name.
-STORAGE_TYPES = {kind.name: kind for kind in (FLOAT32, FLOAT16)}
+STORAGE_TYPES = {kind.name: kind for kind in (FLOAT32, FLOAT16, BFLOAT16)}
 
 
 def storage_type(name: str) -> StorageType:
@@ -55,7 +77,7 @@ def storage_type(name: str) -> StorageType:
     """
     if name not in STORAGE_TYPES:
         hint = near_matches(name, list(STORAGE_TYPES))
-        raise OptionError("storage", f"it must be {' or '.join(STORAGE_TYPES)}", storage=name, hint=hint)
+        raise OptionError("storage", "it must be float32, float16 or bfloat16", storage=name, hint=hint)
     return STORAGE_TYPES[name]
 
 

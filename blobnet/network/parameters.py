@@ -82,7 +82,7 @@ class ParameterTable:
 
     def pack(self, weights: Mapping[str, FloatArray]) -> FloatArray:
         """All parameters in one flat array, as they lie in the buffer; not to be changed."""
-        flat = np.zeros(self.elements, self.type.name)
+        flat = np.zeros(self.elements, self.type.dtype)
         if isinstance(weights, FirstWeights):  # Which need no memory of their own.
             weights.put_into(self._places(flat))
         else:
@@ -184,13 +184,13 @@ class DeviceParameters:
         if isinstance(weights, FirstWeights):
             self._device.memory.write(self.buffer, self.table.pack(weights))
         else:
-            with self._device.memory.filling(self.buffer, self.table.elements, self.table.type.name) as flat:
+            with self._device.memory.filling(self.buffer, self.table.elements, self.table.type.dtype) as flat:
                 self.table.put_into(flat, weights)
         self.changed()
 
     def read(self) -> dict[str, FloatArray]:
         """All of them, by name."""
-        return self.table.unpack(self._device.memory.read(self.buffer, self.table.elements, self.table.type.name))
+        return self.table.unpack(self._device.memory.read(self.buffer, self.table.elements, self.table.type.dtype))
 
     def changed(self, *, only_trained: bool = False) -> None:
         """To be called after launches that write them."""

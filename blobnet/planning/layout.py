@@ -74,9 +74,10 @@ def lay_out(request: Request, places: Places, deltas: Deltas, halos: Mapping[Hal
         leader = _leader(leaders, name)
         widest[leader] = max(widest[leader], own[name])
     pitches = {name: widest[_leader(leaders, name)] for name in widths}
-    # Results are what users get; and deltas would be too small for halves.
+    # Results are what users get.
     results = {places.regions[index].storage.name for _, index in request.graph.exits}
-    narrow = FLOAT32 if request.training else request.tuning.storage
+    stored = request.tuning.storage
+    narrow = stored if stored.takes_deltas or not request.training else FLOAT32
     types = {name: FLOAT32 if name in results else narrow for name in widths}
     return Layouts(merged, pitches, types, request.tuning.padding)
 

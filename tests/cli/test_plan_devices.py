@@ -222,8 +222,9 @@ def test_plan_options(run, no_devices, net, trained) -> None:
         (["no.h5", "--classes", "3"], "MODEL: a model in a file has its shape: --input-shape and --classes are for "
                                       "others. Received file=no.h5."),
         (["lenet5", "--classes", "1"], "CrossEntropy: the model's output must be one logit for each of at least 2"),
-        (["lenet5", "--storage", "float16"], "--storage: training keeps float32 between layers. Received "
-                                             "storage=float16. Hint: add --inference."),
+        (["lenet5", "--storage", "float16"],
+         "--storage: training keeps float32 between layers, or bfloat16: deltas are too small for halves. Received "
+         "storage=float16. Hint: add --inference, or take bfloat16."),
         (["lenet5", "--device", "zzz"], "device: the device must be one that OpenCL lists. Received device=zzz."),
     ],
 )  # fmt: skip

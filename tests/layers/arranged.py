@@ -324,4 +324,4 @@ def placed(problem: Problem, training: bool) -> Placements:
 
 def rounded(values: FloatArray, kind: StorageType) -> FloatArray:
     """Round numbers as memory of a storage type does."""
-    return values.astype(kind.name).astype(np.float32)
+    return kind.decode(kind.encode(values))

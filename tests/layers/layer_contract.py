@@ -272,7 +272,7 @@ class _References:
 
     def close(self, actual: npt.ArrayLike, expected: npt.ArrayLike, what: str, *, in_blob: bool = False) -> None:
         narrow = in_blob and self.problem.storage != FLOAT32
-        rounding = float(np.finfo(self.problem.storage.name).eps) if narrow else 0.0
+        rounding = self.problem.storage.epsilon if narrow else 0.0
         assert_close(actual, expected, relative=self.relative + rounding, absolute=self.absolute, what=what)
 
 

@@ -21,7 +21,7 @@ from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv2D, Dense
 from blobnet.losses import MeanSquaredError
-from blobnet.memory.blob import FLOAT16, FLOAT32, Shape, StorageType
+from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, Shape, StorageType
 from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
@@ -86,7 +86,7 @@ def test_random_odd_shapes(device: Device, name: str) -> None:
     assert reached == {PHASE_OF[direction] for direction in item.directions}
 
 
-@pytest.mark.parametrize("kind", [FLOAT32, FLOAT16])
+@pytest.mark.parametrize("kind", [FLOAT32, FLOAT16, BFLOAT16])
 @pytest.mark.parametrize(
     ("name", "direction", "role"),
     [
@@ -116,14 +116,15 @@ def test_copies_have_the_type_of_what_they_copy(name: str, direction: str, role:
     assert all(one.type == kind for one in again)
 
 
+@pytest.mark.parametrize("storage", [FLOAT16, BFLOAT16], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @pytest.mark.usefixtures("small_tiles")
-def test_blobs_of_halves(device: Device, name: str) -> None:
-    """Results are rounded once, gradients of weights not at all; what cannot take halves is given none."""
+def test_narrow_blobs(device: Device, name: str, storage: StorageType) -> None:
+    """Results are rounded once, gradients of weights not at all; what cannot take such blobs is given none."""
     item, reached = IMPLEMENTATIONS[name], set()
     takes = name not in FLOAT32_ALONE
     for case in cases(name, 1) if takes else [(Conv2D(9, 3, padding=1), Shape(8, 9, 11), 2)]:
-        reached |= phases_of(name, check(device, name, case, FLOAT16))
+        reached |= phases_of(name, check(device, name, case, storage))
     wanted = {PHASE_OF[direction] for direction in item.directions}
     assert reached == (wanted if takes else set())
 

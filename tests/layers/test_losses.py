@@ -31,7 +31,7 @@ from blobnet.losses import (
     MeanAbsoluteError,
     MeanSquaredError,
 )
-from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Shape, StorageType
+from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Shape, StorageType
 from blobnet.network import graph
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable
@@ -490,18 +490,19 @@ def test_weights_of_batches() -> None:
     ],
     ids=_name,
 )
-def test_outputs_and_deltas_of_halves(device: Device, loss: Loss, function: Any, kind: str) -> None:
-    """The loss is that of the halves, in float32; deltas are rounded."""
+@pytest.mark.parametrize("storage", [FLOAT16, BFLOAT16], ids=lambda kind: kind.name)
+def test_narrow_outputs_and_deltas(device: Device, loss: Loss, function: Any, kind: str, storage: StorageType) -> None:
+    """The loss is that of the rounded outputs, in float32; deltas are rounded."""
     shape, count = Shape(3, 7, 11), 4
     values, targets = random_batch(shape, count, seed=3)
-    values = values.astype(np.float16).astype(np.float32)
+    values = storage.decode(storage.encode(values))
     labels = np.argmax(targets, axis=1) if loss.takes_classes else targets
-    metrics, delta = LossBench(device, loss, shape, kind=kind, storage=FLOAT16).run(values, labels)
+    metrics, delta = LossBench(device, loss, shape, kind=kind, storage=storage).run(storage.encode(values), labels)
     expected, slope = function(values, labels)
-    assert delta.dtype == np.float16
+    assert delta.dtype == storage.dtype
     assert_close(metrics[:, LOSS].mean(), np.float64(expected), relative=5e-6, absolute=0, what="loss")
     # Below 6e-5 halves have fewer bits: 3e-8 is half of what tells two of them apart.
-    assert_close(delta, slope, relative=6e-4, absolute=4e-8, what="delta")
+    assert_close(storage.decode(delta), slope, relative=0.6 * storage.epsilon, absolute=4e-8, what="delta")
 
 
 # -- losses of targets -------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from blobnet.layers import (
 )
 from blobnet.layers.base import Layer
 from blobnet.losses import CrossEntropy
-from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
+from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
 from blobnet.model import Model
 from blobnet.network.graph import from_nodes
 from blobnet.network.parameters import parameter_table
@@ -102,14 +102,19 @@ LAYERS: dict[str, tuple[Layer, Sequence[Shape], Callable[..., tuple[Float64Array
 }
 
 
+#: Runs a test for each type that is narrower.
+each_narrow = pytest.mark.parametrize("storage", [FLOAT16, BFLOAT16], ids=lambda kind: kind.name)
+
+
 def blob_of(name: str, shape: Shape, kind: StorageType) -> Blob:
     return Blob(name, BlobLayout.padded(shape, Halo((2, 1), (1, 2)), slack=3), type=kind)
 
 
+@each_narrow
 @pytest.mark.parametrize("name", LAYERS)
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_blobs_of_halves(device: Device, name: str, kind: str) -> None:
-    """The layer contract holds, and results are those of the reference on the same halves, rounded."""
+def test_narrow_blobs(device: Device, name: str, kind: str, storage: StorageType) -> None:
+    """The layer contract holds, and results are those of the reference on the same numbers, rounded."""
     layer, shapes, reference = LAYERS[name]
     output = layer.output_shape(shapes)
 
@@ -123,37 +128,41 @@ def test_blobs_of_halves(device: Device, name: str, kind: str) -> None:
         reference_forward=forward,
         reference_backward=lambda inputs, _, delta: (reference(delta, *inputs)[1], {}),
         # NOTE: what follows from the rounded output, or is added up in several steps, is rounded more than once.
-        relative=1e-3,
-        absolute=2e-3,
+        relative=storage.epsilon,
+        absolute=2 * storage.epsilon,
         fused=(),
-        tuning=tuning_for(kind, storage=FLOAT16),
+        tuning=tuning_for(kind, storage=storage),
     )
 
 
+@each_narrow
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_norms_of_halves(device: Device, kind: str) -> None:
-    tuning = tuning_for(kind, storage=FLOAT16)
+def test_norms_of_narrow_blobs(device: Device, kind: str, storage: StorageType) -> None:
+    tuning = tuning_for(kind, storage=storage)
     arrangements = ["tight", "own pitches", "own zeros"]
     test_normalization.contract(device, BatchNorm(), Shape(3, 5, 7), tuning, arrangements=arrangements, fused=["relu"])
     test_normalization.contract(device, BatchNorm(), Shape(3, 5, 7), tuning, arrangements=["tight"], training=False)
 
 
+@each_narrow
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("name", ["layer_norm", "conv_transpose_2d", "upsample_bilinear", "multiply", "conv_3d"])
-def test_compiled_layers_of_halves(device: Device, name: str, kind: str) -> None:
+def test_compiled_layers_of_narrow_blobs(device: Device, name: str, kind: str, storage: StorageType) -> None:
     layer, shapes, module = test_operators.case(name, 0)
-    settings: dict[str, Any] = {"tuning": tuning_for(kind, storage=FLOAT16), "arrangements": ["own pitches"]}
-    run_torch_contract(device, layer, shapes, module, relative=1e-3, absolute=1e-3, fused=(), **settings)
+    settings: dict[str, Any] = {"tuning": tuning_for(kind, storage=storage), "arrangements": ["own pitches"]}
+    tolerance = {"relative": storage.epsilon, "absolute": storage.epsilon}
+    run_torch_contract(device, layer, shapes, module, **tolerance, fused=(), **settings)
 
 
-def test_vectors_of_halves_begin_at_any_half(device: Device) -> None:
+@each_narrow
+def test_narrow_vectors_begin_anywhere(device: Device, storage: StorageType) -> None:
     """Zeros that are laid down, and rows, of samples whose distance no vector's alignment divides."""
     images = layers.Input(3, 5, 37)()
     node = layers.Pad(((1, 2), (1, 0)))(layers.Pad(((1, 2), (1, 0)))(images))
     model = Model(images, layers.Upsample(2)(node))
-    x = np.random.default_rng(0).standard_normal((3, 3, 5, 37)).astype(np.float16)
+    x = storage.decode(storage.encode(np.random.default_rng(0).standard_normal((3, 3, 5, 37))))
     wanted = np.pad(x, ((0, 0), (0, 0), (2, 4), (2, 0))).repeat(2, axis=2).repeat(2, axis=3)
-    found = model.predict(x.astype(np.float32), storage="float16", device=device, batch_size=4)
+    found = model.predict(x, storage=storage.name, device=device, batch_size=4)
     np.testing.assert_array_equal(found, wanted)
 
 

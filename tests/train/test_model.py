@@ -123,7 +123,10 @@ def test_halves_end_at_65504(device: Device) -> None:
 
 
 def test_storages_that_there_are_not(device: Device) -> None:
-    rule = "storage: it must be float32 or float16. Received storage=half. Hint: known names: float16, float32."
+    rule = (
+        "storage: it must be float32, float16 or bfloat16. Received storage=half. "
+        "Hint: known names: bfloat16, float16, float32."
+    )
     with pytest.raises(OptionError, match=re.escape(rule)):
         tiny_model().predict(digits(3)[0], device=device, storage="half")
 
