@@ -583,8 +583,10 @@ class Model:
                 must be as it was, but for ``epochs``, the optimizer's learning rate, ``steps_per_epoch``, and how it is
                 computed (``precision``, ``reduction``, ``fit_memory``).
             device: a device or its name; the best one if None.
-            precision: of the factors of convolutions: fp32, by default, or tf32 (10 bits of fraction, about 1e-3 of a
-                value; sums stay fp32) for the tensor cores of NVIDIA GPUs.
+            precision: fp32, by default. tf32 rounds the factors of convolutions to 10 bits of fraction, about 1e-3 of a
+                value, for the tensor cores of NVIDIA GPUs. bf16 keeps bfloat16 between layers, outputs and deltas
+                rounded to 8 bits, 4e-3 of a value, in half the memory, on every device. Sums, statistics, losses,
+                weights and what optimizers keep are float32 in all.
             debug: check every launch's writes; $BLOBNET_CHECK if None.
             verify: before the first step, check each way to compute a convolution or a dense layer that was never
                 checked on this device, driver and source, as ``blobnet doctor`` does (seconds, once); what fails is
@@ -832,8 +834,9 @@ class Model:
         :meth:`predict_batches` for answers that are too many for memory.
 
         With ``storage="float16"`` what one layer leaves for the next takes half the memory: each value is rounded to 11
-        bits, about 5e-4 of it, and beyond 65504 it is infinite, with a warning where answers are not finite then.
-        Weights, sums and answers are float32.
+        bits, about 5e-4 of it, and beyond 65504 it is infinite, with a warning where answers are not finite then; with
+        ``"bfloat16"`` (as with ``precision="bf16"``) to 8 bits, over the whole range. Weights, sums and answers are
+        float32.
 
         Under mpiexec each rank predicts some of the batches, and all get all answers: all must call this with the same
         samples, and a rank that calls it by itself does so within ``World.alone()`` (docs/many_devices.md).

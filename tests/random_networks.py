@@ -38,8 +38,8 @@ _MAX_ELEMENTS, _MAX_UNITS = 240, 12
 _STEPS = 3
 #: What each result may differ by: so many times what rounding does to PyTorch's, and over its largest value.
 _TIMES, _LEAST = 30.0, 2e-5
-#: What an output is rounded to: of float32, and of what is kept in float16.
-_ROUNDING, _ROUNDING_OF_HALVES = 2.0**-23, 2.0**-11
+#: What an output is rounded to: of float32, and of what is kept in a narrower type.
+_ROUNDING, _NARROW = 2.0**-23, {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 # -- networks ----------------------------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ class Problem:
     frozen: list[str]
     optimizer: optimizers.Optimizer
     batch_size: int
-    halves: bool
+    narrow: str
 
     def __str__(self) -> str:
         graph = self.model.graph
@@ -565,7 +565,7 @@ def make_problem(seed: int, steps: int | None = None) -> Problem:
         frozen=frozen,
         optimizer=_optimizer(builder, layers_of, clips=bool(sharp)),
         batch_size=batch_size,
-        halves=builder.flag(0.15),
+        narrow=list(_NARROW)[seed % 2] if builder.flag(0.15) else "",
     )
 
 
@@ -649,10 +649,10 @@ def torch_results(problem: Problem, rounding: Rounding) -> Arrays:
         found[f"gradient of {name}"] = own.tensors[name].grad
     for name, values in x.items():
         found[f"gradient of {name}"] = values.grad
-    if problem.halves:
-        own = network(rounding.noise * _ROUNDING_OF_HALVES / _ROUNDING)
+    if problem.narrow:
+        own = network(rounding.noise * _NARROW[problem.narrow] / _ROUNDING)
         outputs = own.outputs({name: own.tensor(values) for name, values in problem.x.items()}, training=False)
-        found |= {f"prediction in float16 of {name}": values for name, values in outputs.items()}
+        found |= {f"prediction in {problem.narrow} of {name}": values for name, values in outputs.items()}
     # A short training.
     own = network()
     factors = {
@@ -697,7 +697,7 @@ def _means(problem: Problem, sums: Mapping[str, Any], what: str) -> Arrays:
 
 
 def device_results(problem: Problem, device: Device | str | None, *, with_gradients: bool) -> Arrays:
-    """The same of blobnet; predictions in float16 are of the weights before the training."""
+    """The same of blobnet; predictions in narrow types are of the weights before the training."""
     model, found, first = problem.model, dict[str, Any](), slice(0, problem.batch_size)
     fresh = Model.__new__(Model)
     fresh._start(model.graph, (), 0)
@@ -718,9 +718,9 @@ def device_results(problem: Problem, device: Device | str | None, *, with_gradie
             )
             names = {"input": next(iter(problem.x))} if len(problem.x) == 1 else {}
             found |= {f"gradient of {names.get(name, name)}": values for name, values in gradients.items()}
-        if problem.halves:
-            outputs = fresh.predict(one(problem.x), device=device, storage="float16", batch_size=problem.batch_size)
-            found |= _by_name(model, outputs, "prediction in float16 of")
+        if storage := problem.narrow:
+            outputs = fresh.predict(one(problem.x), device=device, storage=storage, batch_size=problem.batch_size)
+            found |= _by_name(model, outputs, f"prediction in {storage} of")
         history = fresh.fit(
             one(problem.x),
             one(problem.y),
@@ -788,7 +788,7 @@ def differences(problem: Problem, device: Device | str | None, *, with_gradients
         with np.errstate(invalid="ignore"):
             noise = max(_largest((np.asarray(other[name]).reshape(-1) - expected)[there]) for other in rounded)
             error = _largest((actual - expected)[there]) if (np.isnan(actual) != there).all() else math.inf
-        least = _ROUNDING_OF_HALVES if "float16" in name else _LEAST
+        least = _NARROW[problem.narrow] if name.startswith("prediction in") else _LEAST
         allowed = _TIMES * noise + least * (_largest(expected[there]) + 1e-2)
         if not error <= allowed:
             wrong.append(Difference(name, error, allowed))

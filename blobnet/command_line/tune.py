@@ -16,6 +16,7 @@ from blobnet.device.tuning import LEVELS, Tunings
 from blobnet.errors import OptionError
 from blobnet.examination import layer_cases
 from blobnet.launch.task import Task, Variant
+from blobnet.memory.blob import FLOAT32
 from blobnet.support.tables import row_text
 
 _COLUMNS = ("{:<44}", "{:>3}", "{:>8}", "{:>8}", " {:<32}")
@@ -29,6 +30,9 @@ def run(options: argparse.Namespace) -> int:
         raise OptionError("--size", "only networks are built for a size", given=options.model)
     graph = None if cases else build_or_load(options.model, options.size).graph
     device = Device(options.device).at(options.precision)
+    if device.storage != FLOAT32:
+        rule = "ways are measured at fp32 or tf32; those of fp32 serve bf16 too"
+        raise OptionError("--precision", rule, precision=options.precision)
     tunings, batch_size, training = device.tunings, options.batch_size, not options.inference
     if options.level != LEVELS[0]:
         tunings.check_writable()

@@ -45,13 +45,17 @@ def load() -> Any:
 
 
 def set_precision(precision: str) -> None:
-    """Lets PyTorch round to TF32, or not, as blobnet does; cuDNN may by default.
+    """Lets PyTorch round to TF32, or not, or to bfloat16 (autocast), as blobnet does; cuDNN may round by default.
 
     Raises:
         OptionError: PyTorch is not installed.
     """
     torch = load()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.set_autocast_cache_enabled(False)  # It would keep weights of steps before: nothing leaves this autocast.
+    for where in ("cpu", "cuda"):
+        torch.set_autocast_dtype(where, torch.bfloat16)
+        torch.set_autocast_enabled(where, precision == "bf16")
 
 
 def device_for(info: DeviceInfo) -> str:
