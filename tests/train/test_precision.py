@@ -82,8 +82,9 @@ def test_memory_and_what_stays_float32(device: Device) -> None:
     assert {name for name, blob in blobs.items() if blob.type == FLOAT32} == {"logits output"}
     assert {blob.type for blob in blobs.values()} == {FLOAT32, BFLOAT16}
     assert all(array.type == FLOAT32 for _, call in narrow.calls for array in call.arrays.values() if array.persistent)
-    sizes = [sum(buffer.bytes(64) for buffer in plan.buffers.values()) for plan in (wide, narrow)]
-    assert sizes[1] < 0.75 * sizes[0]
+    # All but the logits, and the room behind each buffer that vectors may read.
+    sizes = [sum(plan.buffers[name].bytes(64) for name in blobs if name in plan.buffers) for plan in (wide, narrow)]
+    assert sizes[1] < 0.55 * sizes[0]
 
 
 def test_prediction_in_one_precision_of_what_was_trained_in_another(device: Device) -> None:
