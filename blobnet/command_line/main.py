@@ -327,7 +327,7 @@ def make_parser() -> tuple[Parser, dict[str, Parser]]:
         usage, description = f"blobnet {name} {arguments}".strip(), f"{summary[0].upper()}{summary[1:]}."
         epilog = epilog and epilog.replace("{networks}", networks)
         commands[name] = group.add_parser(name, usage=usage, help=summary, description=description, epilog=epilog)
-        add_options(name, commands[name])
+    add_options(commands)
     return parser, commands
 
 

@@ -290,20 +290,26 @@ _MORE: dict[str, Mapping[str, Any]] = {
 _EITHER = ("resume", "overwrite")
 
 
-def add_options(command: str, parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a command to its parser."""
+def add_options(commands: Mapping[str, argparse.ArgumentParser]) -> None:
+    """Adds the options of all commands to their parsers."""
     names: dict[str, list[str]] = {
         "optimizers": option_names("optimizers", "Optimizer"),
         "schedules": option_names("schedules", "Schedule", option_types.NOT_OPTIONS),
         "losses": option_names("losses", "Loss", option_types.NOT_OPTIONS),
         "augmentations": option_names("augment", "Augmentation"),
     }
-    kinds = {f"{command} optimizer": _kind(names["optimizers"]), "train schedule": _kind(names["schedules"])}
-    more = {**_MORE, **kinds}
+    texts = {"callbacks": "\n".join(callback_rows()), **{kind: any_of(some) for kind, some in names.items()}}
+    optimizers, schedules = _kind(names["optimizers"]), _kind(names["schedules"])
+    more = {**_MORE, "optimizer": optimizers, "train schedule": schedules}
+    for command, parser in commands.items():
+        _add_table(command, parser, _TABLES[command].format(**texts), more)
+
+
+def _add_table(
+    command: str, parser: argparse.ArgumentParser, table: str, more: Mapping[str, Mapping[str, Any]]
+) -> None:
     group: argparse._ActionsContainer = parser
     either: argparse._ActionsContainer | None = None
-    texts = {kind: any_of(some) for kind, some in names.items()}
-    table = _TABLES[command].format(callbacks="\n".join(callback_rows()), **texts)
     for line in re.split(r"\n(?! )", table.strip()):
         words, _, text = line.partition("  ")
         if not text:
