@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import time
@@ -23,7 +24,7 @@ from blobnet.device.queue import HostBuffer, Queue
 from blobnet.errors import DataError, OutOfMemoryError
 from blobnet.execution.executor import Executor
 from blobnet.network.ends import Entry, part_subject, to_list
-from blobnet.parallel.world import ALONE, World
+from blobnet.parallel.world import ALONE, World, check_same
 from blobnet.planning import sample_slots
 
 #: Batches that are gathered ahead of the device: enough for a source whose batches take unequal time.
@@ -329,8 +330,12 @@ class Loader:
 
     # -- the whole data set ------------------------------------------------------------------------------------------
 
-    def keep(self, sources: Sequence[Source], reserved: int, advance: Callable[[int], object]) -> bool:
+    def keep(
+        self, sources: Sequence[Source], reserved: int, advance: Callable[[int], object], world: World = ALONE
+    ) -> bool:
         """Puts the samples of all inputs on the device, if they fit beside ``reserved`` bytes: batches are then rows.
+
+        Ranks compare what they have read of files, of which they have compared few samples before.
 
         Of several inputs some may fit. ``advance`` is called with how many samples of the first one have been read,
         again and again. Returns whether any are there.
@@ -338,13 +343,19 @@ class Loader:
         Raises:
             DataError: the source does not give what it promised.
             DeviceError: the device failed.
+            OptionError: another rank has read other samples.
         """
         if self._executor.debug:  # In debug mode all memory is copied at every launch.
             return False
+        read: dict[str, str] = {}
         for number, (entry, source) in enumerate(zip(self._entries, sources, strict=False)):
-            if self._keep(entry, source, reserved, (lambda count: None) if number else advance):
+            digest = hashlib.sha256() if world.size > 1 and not source.is_quick else None
+            if self._keep(entry, source, reserved, (lambda count: None) if number else advance, digest):
                 self._resident.add(entry.name)
                 reserved += source.bytes
+                read |= {entry.name: digest.hexdigest()[:12]} if digest else {}
+        if len({tuple(own) for own in world.gather(read)}) == 1:  # Else some have no room for what others keep.
+            check_same(world, samples=" ".join(read.values()))
         if len(self._resident) == len(self._entries):
             self._send_several()
         return bool(self._resident)
@@ -356,7 +367,7 @@ class Loader:
             size = self._executor.plan.buffers[name].bytes(self._size)
             self._executor.use(name, self._device.memory.allocate(self._at_once * size))
 
-    def _keep(self, entry: Entry, source: Source, reserved: int, advance: Callable[[int], object]) -> bool:
+    def _keep(self, entry: Entry, source: Source, reserved: int, advance: Callable[[int], object], digest: Any) -> bool:
         info = self._device.info
         share = _SHARE_OF_HOST if self._device.is_host else _SHARE_OF_MEMORY
         room = min(info.largest_allocation, (info.memory - reserved) * share)
@@ -375,6 +386,8 @@ class Loader:
                 result.result()
             (samples,) = piece.samples
             assert samples is not None
+            if digest is not None:
+                digest.update(samples[: len(rows)])
             piece.copies = [self._device.memory.write_async(buffer, samples[: len(rows)], first * entry.sample_bytes)]
             pieces.rotate()
             advance(len(rows))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from blobnet.datasets.source import Source, runs
+from blobnet.datasets.source import runs
 from blobnet.execution.inference import LabelledData
 from blobnet.memory.blob import FloatArray
 from blobnet.parallel.world import check_alike, check_room, check_same
@@ -18,7 +18,7 @@ from blobnet.training.settings import Interrupted
 from blobnet.training.training_step import TrainingStep
 from blobnet.version import __version__
 
-#: Samples and labels that ranks compare.
+#: Samples of files that ranks compare before they train, and samples and labels that are read at a time.
 _COMPARED = 64
 
 
@@ -57,13 +57,18 @@ def check_ranks(
 
 
 def digest_of(data: LabelledData) -> str:
-    """Return a digest of data in memory, of samples and labels here and there in files, of a stream's first batch."""
+    """Return a digest of all labels, of samples in memory, of some in files, and of a stream's first batch.
+
+    What a device keeps of files is compared when it is read (Loader.keep).
+    """
     digest, count = hashlib.sha256(), data.count or 0
     here_and_there = np.unique(np.linspace(0, max(0, count - 1), _COMPARED).astype(np.int64))
-    for own in (*data.sources, *(data.labels or ())):
-        is_in_memory = own.is_quick if isinstance(own, Source) else True
-        for rows in runs(count, _COMPARED) if is_in_memory else [here_and_there]:
+    for own in data.sources:
+        for rows in runs(count, _COMPARED) if own.is_quick else [here_and_there]:
             digest.update(np.asarray(own[rows]).tobytes())
+    for labels in data.labels or ():
+        for rows in runs(count, _COMPARED):
+            digest.update(np.asarray(labels[rows]).tobytes())
     if data.stream is not None and data.stream.first is not None:
         for values in itertools.chain(*data.stream.first):
             digest.update(values.tobytes())

@@ -222,7 +222,7 @@ class Trainer:
         if self.epoch < epochs:
             reserved = self.step.bytes + (validation.bytes if validation is not None else 0)
             with bar("loading data", self._count, verbose) as shown:
-                loader.keep(data.train.sources, reserved, shown.update)
+                loader.keep(data.train.sources, reserved, shown.update, self.step.world)
             if validation is not None:
                 validation.load(reserved + data.train.bytes, verbose=verbose)
         has_accuracy = len(heads) == 1 and heads[0].loss.takes_classes
@@ -396,7 +396,7 @@ class _Validation:
     def load(self, reserved: int, *, verbose: bool) -> None:
         """Puts the samples on the device, if they fit beside ``reserved`` bytes."""
         with bar("loading validation data", self._data.count, verbose) as shown:
-            self._evaluator.loader.keep(self._data.sources, reserved, shown.update)
+            self._evaluator.loader.keep(self._data.sources, reserved, shown.update, self._step.world)
 
     def measure(self, *, verbose: bool) -> dict[str, float]:
         """Measure, and return the values by their names in the history."""

@@ -241,18 +241,40 @@ UNLIKE: dict[str, dict[str, Any]] = {
     "metrics": {"metrics": "f1"},
 }
 
+
+class InAFile:
+    """Samples that are read, of which ranks compare few before."""
+
+    shape, dtype = (450, *X.shape[1:]), X.dtype
+
+    def __init__(self, changed: int) -> None:
+        self.values = np.tile(X, (10, 1, 1, 1))
+        self.values[222] += changed
+
+    def __len__(self) -> int:
+        return 450
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self.values[rows]
+
+
 #: A rank that tries all that.
 DIFFERING = """
 from blobnet.errors import BlobnetError
 from blobnet.parallel.world import World
+import numpy as np
 from tests.tiny import tiny_model
-from tests.train.test_shards import SETTINGS, UNLIKE, X, Y
+from tests.train.test_shards import SETTINGS, UNLIKE, InAFile, X, Y
 
 file = open(f"{World.current().rank}.txt", "w")
-for own in [*UNLIKE.values(), {"shards": 1}, {"batch_size": 10}]:
+mine = World.current().rank
+trained = {"x": InAFile(mine), "y": np.tile(Y, 10)}
+measured = {"validation": (InAFile(mine), np.tile(Y, 10))}
+for own in [*UNLIKE.values(), {"shards": 1}, {"batch_size": 10}, trained, measured]:
     given = {"x": X, "y": Y, "shards": 4, "validation": (X[:9], Y[:9]), **SETTINGS}
     try:
-        tiny_model().fit(**given | own if World.current().rank else given, verbose=False)
+        is_own = mine or own is trained or own is measured
+        tiny_model().fit(**given | own if is_own else given, verbose=False)
         print("nothing", file=file)
     except BlobnetError as error:
         print(error, file=file)
@@ -272,10 +294,13 @@ def test_ranks_that_differ_are_refused(device: Device, tmp_path: Path, monkeypat
             "MPI: every rank must have as many shards of a batch, and at least one. Received ranks=2, shards=1.",
             "shards: the shards must divide a batch. Received batch_size=10, shards=4. Hint: take a batch of 8 or 12.",
         )
-        for rule, line in zip(rules, own[len(UNLIKE) :], strict=True):
+        for rule, line in zip(rules, own[len(UNLIKE) : -2], strict=True):
             # What one rank alone meets, the others are told.
             assert line.removeprefix("on rank 1: ").startswith(rule)
             assert line.startswith("on rank 1: ") == (rank == "0")
+        assert len(own) == len(UNLIKE) + 4
+        for line in own[-2:]:
+            assert line.startswith("rank 1: all ranks must train with the same samples. Received rank_1="), line
 
 
 ONE_RANK = """
