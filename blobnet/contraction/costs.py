@@ -109,7 +109,7 @@ class Prediction:
 def cost(cycles: float, device: DeviceModel) -> float:
     """Cycles in the unit of hand-written kernels' costs: multiply-adds of a compute unit in its best product.
 
-    Both models then agree within 20 %: for products of matrices on an H200 at batch 32, for convolutions on a CPU.
+    On an H200 at batch 32 both models then agree within 20 % for most products of matrices (docs/implementations.md).
     """
     return cycles * (_BEST if device.is_simt else device.lanes / device.compute_units)
 
