@@ -20,7 +20,7 @@ import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -43,6 +43,7 @@ from blobnet.layers.base import Kept, Layer, LayerContext, ParameterSpec, Placem
 from blobnet.layers.initializers import GIVEN, check_initializer
 from blobnet.memory.blob import Halo, Shape
 from blobnet.support.checks import is_int
+from blobnet.support.lru import LRUCache
 
 #: The indexes of spatial axes that ``...`` stands for, the innermost last; their sizes are the same in capitals.
 AXES = "zyx"
@@ -361,17 +362,27 @@ def axes_of(tensor: Tensor) -> list[Affine]:
     return indexes(["n", "c", *AXES[len(AXES) + 2 - len(tensor.shape) :]])
 
 
+#: Layers that :meth:`ContractionLayer.define` has stated, by all but their names.
+_DEFINED: LRUCache[tuple[object, ...], Bound] = LRUCache(1024)
+
+
 @lru_cache(1024)
 def _bound(layer: ContractionLayer, inputs: tuple[Shape, ...], samples: int) -> Bound:
     function = layer.function(inputs)
     try:
         if function:
             return _bound_text(layer, function, inputs, samples)
+        # Layers that differ in their names alone share a program.
+        options = (getattr(layer, item.name) for item in fields(layer) if item.name != "name")
+        key = type(layer), *options, inputs, samples
+        if known := _DEFINED.get(key):
+            return known
         names = [f"I{number}" if len(inputs) > 1 else "I" for number in range(len(inputs))]
         tensors = [Tensor(name, (samples, *shape.dimensions)) for name, shape in zip(names, inputs, strict=True)]
         built = Builder(tensors)
         layer.define(built, tensors)
-        return Bound(built.program, tuple(names))
+        _DEFINED[key] = found = Bound(built.program, tuple(names))
+        return found
     except ContractionError as error:
         rule = "the layer must fit its inputs, and its arrays must have less than 2^31 elements"
         rule = "its contraction must fit its inputs" if layer.shows_text else rule
