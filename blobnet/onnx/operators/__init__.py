@@ -1,6 +1,7 @@
-"""The operators of ONNX graphs, a function for each: from a node's attributes and inputs to layers.
+"""The operators of ONNX graphs: functions from a node's attributes and inputs to layers.
 
-A newcomer is one function here, with the decorator ``operator``, and a line in the list of docs/onnx.md.
+A newcomer is a function here, with the decorator ``operator``, or a row of a table that such a function reads
+(``elementwise._OF_ONE``, say), and a line in the list of docs/onnx.md.
 """
 
 from blobnet.onnx.operation import OPERATORS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -51,20 +50,17 @@ _OF_ONE: dict[str, tuple[str, dict[str, float]]] = {
     "Tan": ("sin({0}) / cos({0})", {}),
     "ThresholdedRelu": ("({0} > {alpha} ? {0} : 0)", {"alpha": 1.0}),
 }
-#: Those of them that are an Activation where the attributes have these values.
-_AS_ACTIVATION: dict[str, tuple[str, dict[str, float]]] = {
+#: Operators that are an Activation, where the attributes have these values.
+_ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
     "Elu": ("elu", {"alpha": 1.0}),
     "HardSigmoid": ("hard_sigmoid", {"alpha": 1 / 6, "beta": 0.5}),
+    "HardSwish": ("hard_swish", {}),
+    "Mish": ("mish", {}),
+    "Relu": ("relu", {}),
+    "Sigmoid": ("sigmoid", {}),
+    "Softplus": ("softplus", {}),
     "Swish": ("silu", {"alpha": 1.0}),
-}
-#: Operators that are an Activation without options.
-_ACTIVATIONS = {
-    "HardSwish": "hard_swish",
-    "Mish": "mish",
-    "Relu": "relu",
-    "Sigmoid": "sigmoid",
-    "Softplus": "softplus",
-    "Tanh": "tanh",
+    "Tanh": ("tanh", {}),
 }
 #: Comparisons, whose result is True or False.
 _COMPARISONS = {
@@ -92,31 +88,22 @@ def activation(op: Operation, function: str, slope: float | None = None, limit: 
     return replace(tensor, node=op.layer(layers.Activation(function, slope, limit), tensor.node))
 
 
-def _activation(function: str) -> Callable[[Operation], Tensor]:
-    return lambda op: activation(op, function)
-
-
-def _comparison(text: str) -> Callable[[Operation], Tensor]:
-    return lambda op: elementwise(op, f"({text} ? 1 : 0)", op.value(0), op.value(1), boolean=True)
-
-
-for _name, _function in _ACTIVATIONS.items():
-    operator(_name)(_activation(_function))
-for _name, _text in _COMPARISONS.items():
-    operator(_name)(_comparison(_text))
-
-
-@operator(*_OF_ONE)
+@operator(*{**_OF_ONE, **_ACTIVATIONS})
 def _of_one(op: Operation) -> Tensor:
-    text, defaults = _OF_ONE[op.kind]
+    text, defaults = _OF_ONE.get(op.kind, ("", {}))
     numbers = {name: float(np.float32(op.get(name, default))) for name, default in defaults.items()}
-    function, wanted = _AS_ACTIVATION.get(op.kind, ("", {}))
+    function, wanted = _ACTIVATIONS.get(op.kind, ("", {}))
     if function and numbers == {name: float(np.float32(value)) for name, value in wanted.items()}:
         return activation(op, function)
     if op.kind == "LeakyRelu" and numbers["alpha"] >= 0:
         return activation(op, "leaky_relu", slope=float(op.get("alpha", 0.01)))
     texts = {name: number_text(number) for name, number in numbers.items()}
     return elementwise(op, text.format("{0}", **texts), op.value(0))
+
+
+@operator(*_COMPARISONS)
+def _compared(op: Operation) -> Tensor:
+    return elementwise(op, f"({_COMPARISONS[op.kind]} ? 1 : 0)", op.value(0), op.value(1), boolean=True)
 
 
 @operator("Not")
