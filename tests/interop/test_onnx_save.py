@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import sys
@@ -27,6 +26,7 @@ from blobnet.onnx.forms import FORMS
 from tests.bench.torch_twin import Twin
 from tests.interop.networks import STOOD_FOR, random_weights, samples, small_network
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
+from tests.torch_graphs import own_kinds
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -200,12 +200,6 @@ CASES: dict[str, list[tuple[Layer, Sequence[tuple[int, ...]]]]] = {
         (layers.Upsample(3, mode="bilinear"), [(2, 5)]),
     ],
 }
-
-
-def own_kinds() -> set[str]:
-    """The kinds of blobnet's own layers; tests define others."""
-    own = {kind: layer for kind, layer in Layer.kinds.items() if layer.__module__.startswith("blobnet.")}
-    return {kind for kind, layer in own.items() if not inspect.isabstract(layer)}
 
 
 def test_every_kind_of_layer_is_tested() -> None:
