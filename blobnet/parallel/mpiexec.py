@@ -149,7 +149,7 @@ def _starter() -> int | None:
 
 def announce_end() -> None:
     """Say that this rank is about to end all: mpiexec may end before the first one then."""
-    if (starter := _starter()) is None:
+    if sys.platform != "linux" or (starter := _starter()) is None:
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
         link.sendto(b"\n", _ADDRESS.format(starter))
@@ -166,7 +166,7 @@ def hold_streams() -> Callable[[], None]:
     if not number.isdigit():
         return lambda: None
     starter, said = _starter(), 0
-    if starter is not None and _number(RANKS) == 0:
+    if sys.platform == "linux" and starter is not None and _number(RANKS) == 0:
         with contextlib.suppress(OSError):  # Opened anew, to write at its end: it may be a file on disk.
             said = os.open(f"/proc/{starter}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
     line = f"error: mpiexec (process {starter}) has ended before its ranks, which were killed with it. {_GOES_ON}\n"
