@@ -26,7 +26,7 @@ from blobnet.device.programs import Programs
 from blobnet.errors import BuildError, FileError, OutOfMemoryError, PlanError, PromiseError, warn
 from blobnet.launch.kernel_call import CONSTANT, TABLES, Array, Batch, Blob, KernelCall, Tuning
 from blobnet.launch.task import BrokenVariant
-from blobnet.memory.blob import FLOAT32, FloatArray, StorageType
+from blobnet.memory.blob import FloatArray, StorageType
 from blobnet.network.graph import Graph
 from blobnet.planning import Plan, plan_cache
 from blobnet.planning.plan import plan_of
@@ -116,7 +116,7 @@ class Launch:
         for kernel, (shards, samples) in zip(self._kernels, parts, strict=False):
             values = batch.scalars(samples)
             arguments = {index: _number(values[name]) for name, index in self._scalars.items()}
-            more = call.shards.arguments(shards.start, batch.room) if call.shards else ()
+            more = call.shards.arguments(shards.start, batch) if call.shards else ()
             for index, value in [*arguments.items(), *enumerate(more, self._of_shards)]:
                 self._queue.set_argument(kernel, index, value)
             size = call.work_size(len(samples), len(shards))
@@ -170,7 +170,7 @@ def _trial(call: KernelCall) -> Trial:
     source, nowhere = call.source, dict.fromkeys(call.storages("read", "write", "update"))
     numbers = {**Batch(1).scalars(range(1)), **call.sizes}
     arguments = memory_arguments(call, nowhere) + [_number(numbers[name]) for name in source.scalars]
-    arguments += call.shards.arguments(0, 1) if call.shards else []
+    arguments += call.shards.arguments(0, Batch(1)) if call.shards else []
     values = tuple(None if argument is None else argument.tobytes() for argument in arguments)
     return Trial(source.entry, call.local_size or (1, 1, 1), values)
 
@@ -420,14 +420,6 @@ class Executor:
         self.use(name, other.buffers[name])
         self.place(name, other._firsts.get(name, 0))
 
-    def copy(self, other: Executor, name: str) -> None:
-        """Takes the same into a buffer of its own, so that the other one may go on with its own."""
-        first = other._firsts.get(name, 0)
-        if self.buffers[name] is not other.buffers[name]:
-            self.device.memory.copy(other.buffers[name], self.buffers[name], FLOAT32.itemsize * first)
-            first = 0
-        self.place(name, first)
-
     def _launches_of(self, name: str) -> list[Launch]:
         """The bound launches that take arrays from a persistent buffer."""
         if name not in self._takers:
@@ -477,7 +469,7 @@ class Executor:
             self._takers.clear()
         elif self._batches[phase] != batch:
             before = self._batches[phase]
-            is_as_large = (before.count, before.of_shard) == (batch.count, batch.of_shard)
+            is_as_large = (before.count, before.room, before.apart) == (batch.count, batch.room, batch.apart)
             for item in self._bound[phase]:
                 if item.takes_step or not is_as_large:
                     item.set_batch(batch)

@@ -153,9 +153,10 @@ class Shards:
     dimension: int
     moved: Mapping[str, tuple[int, int]]
 
-    def arguments(self, first: int, size: int) -> list[np.generic]:
-        """What KernelSource.of_shards takes, from shard ``first`` on, of shards of ``size`` samples."""
-        return [np.int32(first), *(np.int64(fixed + size * each) for fixed, each in self.moved.values())]
+    def arguments(self, first: int, batch: Batch) -> list[np.generic]:
+        """What KernelSource.of_shards takes, from shard ``first`` on."""
+        moves = (np.int64(fixed + batch.room * each) for fixed, each in self.moved.values())
+        return [np.int32(first), np.int32(batch.room if batch.apart is None else batch.apart), *moves]
 
 
 @dataclass(frozen=True)
@@ -290,6 +291,17 @@ class KernelCall:
         asked = {name: work[name] for name in (*source.macros, *source.sizes) if name in work}
         return {**self.macros, **self.tunables, **asked}
 
+    def for_shards(self, count: int, moved: Mapping[str, tuple[int, int]]) -> KernelCall:
+        """The call for each of up to ``count`` shards, whose memory Shards.moved tells apart."""
+        # Along the dimension with the fewest work-groups, of those that do not grow with the batch.
+        size, local = self.work_size(1), self.local_size or (1, 1, 1)
+        groups = [whole // part for whole, part in zip(size, local, strict=True)]
+        has_positions = self.global_size.positions > 0
+        grows = [has_positions, False, self.global_size.per_sample and not has_positions]
+        dimension = min((number for number in (2, 1, 0) if not grows[number]), key=lambda number: groups[number])
+        source = self.source.of_shards(moved, dimension, groups[dimension])
+        return replace(self, shards=Shards(count, dimension, moved), generated=source)
+
     @property
     def each(self) -> tuple[KernelCall, ...]:
         """The calls that it combines, or itself."""
@@ -363,6 +375,7 @@ class Batch:
         whole: how many there are in what batch norms are over, where that is the batches of several shards.
         shard: the number of the shard that they are.
         first: the number of the first one within its step, which may be made of several batches (random numbers).
+        apart: by how many the number of the first one of a shard is beyond that of the shard before; None: of_shard.
         divisor: what the sum of the samples' losses is divided by, for each output of the network; ``count`` if None.
     """
 
@@ -371,6 +384,7 @@ class Batch:
     whole: int | None = None
     shard: int = 0
     first: int = 0
+    apart: int | None = None
     divisor: float | tuple[float, ...] | None = None
 
     def of_output(self, number: int, weight: float = 1.0) -> Batch:

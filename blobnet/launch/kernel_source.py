@@ -155,15 +155,14 @@ class KernelSource:
         """The kernel of a launch that does the same for each of several shards, which it counts along a dimension.
 
         What the kernel asks of its work-items is what it would be told in a launch for one shard, and its pointers to
-        ``moved`` roles are those of the shard. Behind its arguments come the first shard, and by how many elements each
-        such pointer moves from one to the next.
+        ``moved`` roles are those of the shard. Behind its arguments come the first shard, the samples of the step from
+        the first one of a shard to that of the next, and by how many elements each such pointer moves.
 
         Args:
             moved: the roles, by name.
             dimension: along which shards lie one after another.
             groups: work-groups of a shard along it, however many samples it has.
         """
-        assert "FIRST_SAMPLE" not in self.scalars, "random numbers are for launches of all samples"
         pointers = [role.lower() if role in self.blobs else f"{role.lower()}_array" for role in moved]
         begin = re.search(rf"\bvoid\s+{self.entry}\(", self.text)
         assert begin is not None, "a kernel's text has the kernel"
@@ -173,6 +172,10 @@ class KernelSource:
         end = _closing(self.text, begin.end())
         arguments = "".join(f", const long {name}_of_shard" for name in pointers)
         moves = "".join(f"    {name} += in_launch * {name}_of_shard;\n" for name in pointers)
+        given = self.text[:end]
+        if "FIRST_SAMPLE" in self.scalars:
+            given = given.replace("const int first_sample", "int first_sample")
+            moves += "    first_sample += in_launch * samples_apart;\n"
         part = ("(size_t)0", "group_in_launch()") if groups == 1 else ("{0} % {1}", "{0} / {1}")
         group, number = (text.format("group_in_launch()", groups) for text in part)
         defined = (
@@ -186,7 +189,7 @@ class KernelSource:
             for name, value in defined
         )
         body = self.text.index("{", end) + 1
-        text += f"{self.text[:end]}, const int first_shard{arguments}{self.text[end:body]}\n"
+        text += f"{given}, const int first_shard, const int samples_apart{arguments}{self.text[end:body]}\n"
         text += f"    const long in_launch = first_shard + {number};\n{moves}{self.text[body:]}"
         return replace(self, text=text)
 

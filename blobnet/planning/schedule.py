@@ -29,9 +29,7 @@ def schedule(request: Request, roles: Roles, fusion: Fusion) -> tuple[Scheduled,
     """All calls, as layers and the loss make them."""
     calls: list[Scheduled] = []
     pairs = list(zip(request.graph.vertices, fusion.sites, strict=True))
-    # Batch norms over shards cut a step into pieces; all samples come in by the first, before those of the next shard.
-    in_step = request.shards > 1
-    for vertex, site in sorted(pairs, key=lambda pair: in_step and not pair[0].layer.takes_samples):
+    for vertex, site in pairs:
         if vertex.index not in fusion.computed_by:
             calls += _made("forward", vertex, FORWARD, vertex.layer.forward(site))
     for head in request.heads:

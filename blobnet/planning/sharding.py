@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from blobnet.launch.kernel_call import CONSTANT, Array, KernelCall, Shards, rounded_up
+from blobnet.launch.kernel_call import CONSTANT, Array, KernelCall, rounded_up
 from blobnet.network.ends import TOTALS
 from blobnet.planning.constants import PhasedCall
 from blobnet.planning.request import Request
@@ -68,7 +68,9 @@ def _is_for_each(call: KernelCall, request: Request, own: Set[str]) -> bool:
         return True
     # What takes few instructions for addresses counts on the samples of a shard.
     is_short = bool(call.macros.get("CHEAP_ADDRESSES")) or not _OF_NEIGHBOURS.isdisjoint(call.arrays)
-    return _sees_samples(call, own) and (not call.global_size.grows or call.samples is not None or is_short)
+    # And the numbers of a shard's samples in the step are not those behind the shard's before.
+    is_apart = not call.global_size.grows or call.samples is not None or "FIRST_SAMPLE" in call.source.scalars
+    return _sees_samples(call, own) and (is_apart or is_short)
 
 
 def _own_storages(request: Request, calls: Sequence[PhasedCall]) -> set[str]:
@@ -78,9 +80,9 @@ def _own_storages(request: Request, calls: Sequence[PhasedCall]) -> set[str]:
     """
     every = [call for phase, call in calls if phase != CONSTANT]
     own = _sums(calls) | {array.storage for call in every for array in call.arrays.values() if array.side_by_side}
-    before: set[str] = set()
-    while before != own:
-        before = set(own)
+    known = -1
+    while known < len(own):
+        known = len(own)
         for call in every:
             if _is_for_each(call, request, own):
                 arrays = [(role, array) for role, array in call.arrays.items() if not array.persistent]
@@ -123,15 +125,9 @@ def _of_shards(call: KernelCall, request: Request, sizes: dict[str, tuple[int, i
 
     moved = {role: step(blob.storage, blob.layout.memory_elements) for role, blob in call.blobs.items()}
     moved |= {role: step(of.storage, of.per_sample) for role, of in call.arrays.items()}
+    if "SHARD" in call.source.scalars:  # It leaves its part beside those of others, of all ranks.
+        left = {role: of.elements // request.shards for role, of in call.arrays.items() if of.persistent}
+        moved |= {role: (size, 0) for role, size in left.items() if call.source.arrays[role] == "write"}
     moved = {role: steps for role, steps in moved.items() if any(steps)}
-    # Work-groups along the dimension that takes shards: the fewest, of those that do not grow with the batch.
-    size, local = call.work_size(1), call.local_size or (1, 1, 1)
-    groups = [whole // part for whole, part in zip(size, local, strict=True)]
-    grows = [call.global_size.positions > 0, False, call.global_size.per_sample and not call.global_size.positions]
-    dimension = min((number for number in (2, 1, 0) if not grows[number]), key=lambda number: groups[number])
-    return replace(
-        call,
-        arrays={role: array(of) for role, of in call.arrays.items()},
-        shards=Shards(request.at_once, dimension, moved),
-        generated=call.source.of_shards(moved, dimension, groups[dimension]),
-    )
+    arrays = {role: array(of) for role, of in call.arrays.items()}
+    return replace(call, arrays=arrays).for_shards(request.at_once, moved)

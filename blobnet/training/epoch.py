@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from blobnet.augment.epoch_rows import EpochRows
 from blobnet.datasets.source import Rows
 from blobnet.execution.inference import LabelledData
 from blobnet.execution.loader import Labels, Loader
+from blobnet.launch.kernel_call import Batch
 from blobnet.memory.blob import FloatArray
 from blobnet.metrics.types import Metric
 from blobnet.training.training_step import TrainingStep
@@ -24,21 +27,25 @@ class Run(NamedTuple):
     Attributes:
         shard: among those of the rank; the first one, where there are several at once.
         number: which run of its shard in the step it is.
-        place: of its first sample in the epoch; None where it follows from the batches before.
         job: the loader's.
-        of_shard: the samples of each shard at once, of which the last one may have less; None: there is one.
+        parts: where in the epoch the samples of each of its shards lie, of which the last one may have less than the
+            others; None where they follow from the batches before.
     """
 
     shard: int
     number: int
-    place: int | None
     job: Any
-    of_shard: int | None = None
+    parts: Sequence[slice] | None = None
 
-    def parts(self, count: int) -> list[slice]:
-        """The samples of each shard, of ``count``."""
-        room = self.of_shard or count
-        return [slice(first, min(first + room, count)) for first in range(0, count, room)]
+    def places(self, first: int, count: int) -> Sequence[slice]:
+        """The parts of ``count`` samples, which begin at ``first`` where the run does not say it."""
+        return self.parts or [slice(first, first + count)]
+
+    def batch(self, count: int) -> Batch:
+        """What launches are told of ``count`` samples of these shards."""
+        starts = [part.start for part in self.parts or ()]
+        room = self.parts[0].stop - starts[0] if self.parts else None
+        return Batch(count, of_shard=room, apart=starts[1] - starts[0] if starts[1:] else None)
 
 
 class PlannedStep(NamedTuple):
@@ -95,7 +102,6 @@ class Epoch:
         data: of the training.
         number: of the epoch; the order of the samples follows from it and the seed.
         done: batches and samples that are done.
-        in_turn: puts the runs of a step into the order in which they are computed.
 
     Attributes:
         steps: what is left.
@@ -108,9 +114,8 @@ class Epoch:
         data: TrainingData,
         number: int,
         done: tuple[int, int],
-        in_turn: Callable[[Sequence[Run]], Sequence[Run]],
     ) -> None:
-        self._step, self._loader, self._data, self._in_turn = step, loader, data.train, in_turn
+        self._step, self._loader, self._data = step, loader, data.train
         self._sample_weights = data.sample_weights
         self._batches, self._samples = done
         order: Rows | None = None
@@ -145,16 +150,21 @@ class Epoch:
 
         ``place`` is that of its first sample, where the run does not say it.
         """
-        count, place = next(self._loaded, 0), place if run.place is None else run.place
-        if not count:
+        if not (count := next(self._loaded, 0)):
             return None
+        parts = run.places(place, count)
         if self._rows is not None:
-            self._step.change_samples(self._rows.of(place, count))
+            self._step.change_samples(np.concatenate(self._rows_of(self._rows, parts)))
         weights = None
         if self._sample_weights is not None and self._order is not None:
-            chosen = self._order[place : place + count]
+            chosen = np.concatenate([self._order[part] for part in parts])
             weights = [None if own is None else own[chosen] for own in self._sample_weights]
-        return Loaded(count, place, self._step.weigh(self._loader.labels, weights, run.parts(count)))
+        return Loaded(count, parts[0].start, self._step.weigh(self._loader.labels, weights, _side_by_side(parts)))
+
+    @staticmethod
+    def _rows_of(rows: EpochRows, parts: Sequence[slice]) -> list[FloatArray]:
+        """How the samples of each part of the epoch change."""
+        return [rows.of(part.start, part.stop - part.start) for part in parts]
 
     def _jobs(self, steps: Iterator[PlannedStep]) -> Iterator[Any]:
         for planned in steps:
@@ -165,12 +175,11 @@ class Epoch:
     def _change(self, labels: Sequence[Labels]) -> None:
         """Moves the labels of a batch along with its samples, before they are sent."""
         run, count = self._coming.popleft(), len(labels[0])
-        place = self._changed if run.place is None else run.place
+        parts = run.places(self._changed, count)
         if self._rows is not None and self._step.changes.moves_labels:
-            rows = self._rows.of(place, count)
-            for part in run.parts(count):
-                self._step.changes.move_labels([own[part] for own in labels], rows[part])
-        self._changed = place + count
+            for part, rows in zip(_side_by_side(parts), self._rows_of(self._rows, parts), strict=True):
+                self._step.changes.move_labels([own[part] for own in labels], rows)
+        self._changed = parts[-1].stop
 
     def first_not_finite(self, number: int) -> str | None:
         """The first layer that leaves NaN or infinity for a run of a single shard; None where it cannot be repeated."""
@@ -193,7 +202,7 @@ class Epoch:
             yield from self._of_stream()
         else:
             for job in self._data.jobs(self._step.batch_size, self._batches):
-                yield PlannedStep([Run(0, number, None, job) for number in range(of_shard)])
+                yield PlannedStep([Run(0, number, job) for number in range(of_shard)])
 
     def _of_order(self, order: Rows, of_shard: int) -> Iterator[PlannedStep]:
         """The steps over samples with numbers: a step fills its shards, of so many runs, from the first one on."""
@@ -206,14 +215,15 @@ class Epoch:
                 [slice(place, min(place + size, end)) for place in range(start, min(start + room, end), size)]
                 for start in starts
             ]
-            own = every[step.own_shards.start : step.own_shards.stop]
+            numbers = range(max(map(len, every)))
             runs = [
-                Run(shard, number, part.start, order[part], of_shard)
-                for shard, of_shard, parts in self._together(own, size)
-                for number, part in enumerate(parts)
+                Run(shard, number, np.concatenate([order[part] for part in parts]), parts)
+                for shard, together in self._together(every)
+                for number in numbers
+                if (parts := [own[number] for own in together if number < len(own)])
             ]
             samples = min(in_step, end - first)
-            yield PlannedStep(self._in_turn(runs), (-(-samples // batch_size), samples), _counts(every))
+            yield PlannedStep(runs, (-(-samples // batch_size), samples), _counts(every))
 
     def _of_stream(self) -> Iterator[PlannedStep]:
         """The steps over a stream, of which every rank takes its shards' parts; batches may be small, all of them.
@@ -230,29 +240,28 @@ class Epoch:
             for samples, labels in some:
                 count = len(samples[0])
                 room = -(-count // step.settings.shards)
-                for start, parts in zip(range(0, count, room), every, strict=False):
-                    parts.append(slice(start, min(start + room, count)))
-                own = [parts[-1:] if number * room < count else [] for number, parts in enumerate(every)]
-                mine = own[step.own_shards.start : step.own_shards.stop]
-                for shard, of_shard, parts in self._together(mine, room):
-                    for part in parts:
+                for number, own in enumerate(every):
+                    own.append(slice(*(place + min(edge * room, count) for edge in (number, number + 1))))
+                for shard, together in self._together(every):
+                    if parts := [own[-1] for own in together if own[-1].start < own[-1].stop]:
+                        part = slice(parts[0].start - place, parts[-1].stop - place)
                         job = tuple(x[part] for x in samples), tuple(y[part] for y in labels)
-                        number = len(every[step.own_shards[shard]]) - 1
-                        runs.append(Run(shard, number, place + part.start, iter([job]), of_shard))
+                        runs.append(Run(shard, len(every[0]) - 1, iter([job]), parts))
                 place += count
-            yield PlannedStep(self._in_turn(runs), (len(some), place - first), _counts(every))
+            runs.sort(key=attrgetter("shard", "number"))
+            yield PlannedStep(runs, (len(some), place - first), _counts(every))
 
-    def _together(self, parts: Sequence[list[slice]], room: int) -> Iterator[tuple[int, int | None, list[slice]]]:
-        """The shards that run together: the first one, the room of each if there are several, and their data.
+    def _together(self, every: Sequence[list[slice]]) -> Iterator[tuple[int, Sequence[list[slice]]]]:
+        """The shards of the rank that run together: the number of the first, and the parts of each."""
+        own, at_once = self._step.own_shards, self._step.plan.request.at_once
+        for shard in range(0, len(own), at_once):
+            yield shard, every[own.start + shard : own.start + shard + at_once]
 
-        ``parts`` are those of each shard, each of ``room`` samples at most. Those of shards at once are one run's.
-        """
-        at_once = self._step.plan.request.at_once
-        for shard in range(0, len(parts), at_once):
-            own = [part for of_shard in parts[shard : shard + at_once] for part in of_shard]
-            if at_once > 1 and own:
-                own = [slice(own[0].start, own[-1].stop)]
-            yield shard, room if at_once > 1 else None, own
+
+def _side_by_side(parts: Sequence[slice]) -> list[slice]:
+    """The places of parts in the batch that they make."""
+    ends = [0, *itertools.accumulate(part.stop - part.start for part in parts)]
+    return [slice(*pair) for pair in itertools.pairwise(ends)]
 
 
 def _counts(parts: Sequence[Sequence[slice]]) -> list[list[int]]:

@@ -1,12 +1,11 @@
 """The gradients of a step: of one run of the plan, or as a sum over several.
 
-The loop over data knows nothing else of shards and lockstep than what stands here.
+The loop over data knows nothing else of shards than what stands here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
+from dataclasses import replace
 
 from blobnet.launch.kernel_call import Batch
 from blobnet.training.epoch import Loaded, PlannedStep, Run
@@ -20,10 +19,6 @@ class Gradients:
         self._step, self._size = step, step.batch_size
         #: The place of the step's first sample in the epoch.
         self._first = 0
-
-    def in_turn(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Return a step's runs in the order in which they are computed."""
-        return sorted(runs, key=attrgetter("shard", "number"))
 
     def start(self, planned: PlannedStep, first: int) -> None:
         """Begin a step whose first sample has that place in the epoch."""
@@ -58,6 +53,10 @@ class SummedGradients(Gradients):
         self._number, self._at_once = -1, self._step.plan.request.at_once
         self._runs = len(self._step.own_shards) // self._at_once
         self._last = planned.runs[-1] if planned.runs else None
+        #: The samples of runs that all ranks must make together, and how many are done.
+        settings = self._step.settings
+        self._counts = planned.counts if settings.sync_batch_norm and settings.shards > 1 else ()
+        self._done = 0
 
     def _go_to(self, number: int) -> None:
         """Ends the shards at once before a number, of which some may have no runs, and begins those."""
@@ -67,59 +66,36 @@ class SummedGradients(Gradients):
             self._number, self._weights = self._number + 1, [0.0] * self._at_once
             self._step.sum.begin(self._number)
 
+    def _skip_to(self, number: int) -> None:
+        """Does its part of runs before a number of which only other ranks have samples."""
+        for counts in self._counts[self._done : number]:
+            self._step.compute_gradients(0, counts=counts)
+        self._done = number
+
     def expect(self, run: Run) -> None:
         self._go_to(run.shard // self._at_once)
+        self._skip_to(run.number)
 
     def add(self, run: Run, loaded: Loaded) -> None:
-        first = loaded.place - self._first
-        batch = Batch(loaded.samples, of_shard=run.of_shard, first=first, divisor=self._size)
+        batch = replace(run.batch(loaded.samples), first=loaded.place - self._first, divisor=self._size)
         is_last = run is self._last and self._number == self._runs - 1
-        self._step.compute_gradients(batch, exchanging=is_last)
+        counts = None
+        if self._counts:
+            counts, self._done = self._counts[run.number], run.number + 1
+            batch = replace(batch, whole=sum(counts), shard=self._step.own_shards.start)
+        self._step.compute_gradients(batch, exchanging=is_last, counts=counts)
         self._step.sum.add()
         for place, weights in enumerate(loaded.weights):
             self._weights[place] += weights[0]
 
     def finish(self) -> bool:
         self._go_to(self._runs - 1)
+        self._skip_to(len(self._counts))
         self._step.sum.end(self._weights)
-        return self._step.sum.finish(self._size)
-
-
-class LockstepGradients(Gradients):
-    """Gradients of steps whose shards are computed together: the first run of each, then the second, ..."""
-
-    def in_turn(self, runs: Sequence[Run]) -> Sequence[Run]:
-        return sorted(runs, key=attrgetter("number", "shard"))
-
-    def start(self, planned: PlannedStep, first: int) -> None:
-        super().start(planned, first)
-        self._counts, self._number = planned.counts, 0
-        self._weights = [0.0] * len(self._step.own_shards)
-
-    def _go_to(self, number: int) -> None:
-        """Finishes the runs before those of a number, of which this rank may have none."""
-        for counts in self._counts[self._number : number]:
-            self._step.finish_gradients(counts)
-        self._number = number
-
-    def expect(self, run: Run) -> None:
-        self._go_to(run.number)
-
-    def add(self, run: Run, loaded: Loaded) -> None:
-        of_all = {"whole": sum(self._counts[run.number]), "shard": self._step.own_shards[run.shard]}
-        batch = Batch(loaded.samples, first=loaded.place - self._first, divisor=self._size, **of_all)
-        self._step.begin_gradients(run.shard, batch)
-        self._weights[run.shard] += loaded.weights[0][0]
-
-    def finish(self) -> bool:
-        self._go_to(len(self._counts))
-        self._step.sum.end_together(self._weights)
         return self._step.sum.finish(self._size)
 
 
 def gradients_of(step: TrainingStep) -> Gradients:
     """Return what a step needs: its gradients are a sum where it is made of several runs."""
-    if step.lockstep is not None:
-        return LockstepGradients(step)
     is_sum = step.settings.shards > 1 or step.settings.accumulate * step.parts > 1
     return SummedGradients(step) if is_sum else Gradients(step)

@@ -8,6 +8,7 @@ elements as the one before, and then the other way to bring the sums back to all
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,7 @@ from blobnet.network.parameters import ParameterTable
 from blobnet.parallel.world import World
 from blobnet.planning import STATISTICS
 from blobnet.training.settings import ORDERED, TrainingSettings
-from blobnet.training.weight_buffers import GRADIENT_SUM, SUM_SCALE, Sums, half, statistics_of
+from blobnet.training.weight_buffers import GRADIENT_SUM, SHARD_GRADIENTS, SUM_SCALE, Sums, half, statistics_of
 
 #: Bytes of gradients, at least, that are exchanged together while the backward pass goes on.
 BUCKET = 16 << 20
@@ -48,7 +49,7 @@ def sums_of(
     count = own.bit_length() if accumulate else max(1, own.bit_length() - 1)
     sums = Sums(table.trainable_elements, statistics_of(graph, table), count, accumulate, at_once=at_once)
     if settings.sync_batch_norm:  # Statistics are those of all shards at once.
-        sums = replace(sums, statistics=range(0), count=own, in_step=True)
+        sums = replace(sums, statistics=range(0))
     if world.size == 1:
         return sums
     parts = parts_of(table, sums.elements) if world.transport.in_buckets else (range(sums.elements),)
@@ -201,7 +202,7 @@ class ShardSum:
         self._runs = self._own // sums.at_once
         self._number, self._place, self._weights = 0, 0, list[float]()
         #: Whether a single shard leaves its gradients where the sum is; what it receives goes where they else were.
-        self._is_summed = self._own == 1 and bool(sums.parts) and not (sums.of_batches or sums.in_step)
+        self._is_summed = self._own == 1 and bool(sums.parts) and not sums.of_batches
         self._computing = executor
         if self._is_summed:
             shared = {**executor.buffers, "gradients": executor.buffers[GRADIENT_SUM]}
@@ -222,7 +223,10 @@ class ShardSum:
         numbers = range(sums.count)
         #: For each of the sums.
         self._accumulate = [bind(sums.accumulate_call(number, model)) for number in numbers]
-        self._adding = [*self._accumulate, *(part.accumulate for part in self._parts)]
+        self._collect = bind(sums.collect_call(model) if sums.is_collected else [])
+        summing = itertools.chain(*self._accumulate, *(part.accumulate for part in self._parts))
+        #: What is told how many shards have left something.
+        self._adding = self._collect or [*summing]
         self._batch = Batch(0)
         self._finish = bind(sums.finish_calls(model) if sums.count else [])
         if shards == 1:
@@ -230,23 +234,16 @@ class ShardSum:
         #: What the losses of the rank's own shards have come to, on its way from the device.
         self._own_totals = executor.device.memory.host_memory(FLOAT32.itemsize * self._own * totals).view(np.float32)
         self._first_total = bind([_first_total(self._own, totals)] if self._own > 1 else [])
-        if sums.in_step:
-            #: Pairs of sums, then pairs of these.
-            distances = [1 << level for level in range(self._own.bit_length() - 1)]
-            pairs = [(place, far) for far in distances for place in range(far, self._own, 2 * far)]
-            tree = [call for place, far in pairs for call in sums.merge_call(place, model, distance=far)]
-            self._tree = bind(tree)
-            return
         self._take = [bind(sums.take_call(number, model)) for number in numbers]
-        for item in (item for launches in self._take for item in launches):
+        for item in (*itertools.chain(*self._take), *(summing if self._collect else ())):
             item.set_batch(Batch(sums.at_once, of_shard=1))  # All shards have some.
         self._merge = [[], *(bind(sums.merge_call(number, model)) for number in numbers[1:])]
 
     def take(self, batch: Batch) -> Executor:
         """Take the batch that is loaded; return what computes it."""
-        if (batch.count, batch.of_shard) != (self._batch.count, self._batch.of_shard):
+        if (batch.count, batch.room) != (self._batch.count, self._batch.room):
             self._batch = batch
-            for item in (item for launches in self._adding for item in launches):
+            for item in self._adding:
                 item.set_batch(batch)
         if self._computing is not self._executor:
             for name in self._samples:
@@ -256,10 +253,11 @@ class ShardSum:
     def behind(self) -> list[tuple[int, Callable[[], None]]]:
         """What to do within the backward pass of the rank's last batch, and behind how many of its launches.
 
-        All ranks exchange in the same order, whatever their plans.
+        Nothing, where several batches of each shard are added up first. All ranks exchange in the same order, whatever
+        their plans.
         """
         found, ready = list[tuple[int, Callable[[], None]]](), 0
-        for part in self._parts[:-1]:
+        for part in () if self._collect else self._parts[:-1]:
             ready = max(ready, part.ready)
             found.append((ready, partial(self._begin, part, part.sum_up)))
         return found
@@ -290,7 +288,8 @@ class ShardSum:
     def add(self) -> None:
         """Adds the gradients of a batch to those of its shard, but for parts that are exchanged by now."""
         if not self._is_summed:
-            self._launch(self._parts[-1].accumulate if self._exchanging else self._accumulate[self._place])
+            whole = self._collect or self._accumulate[self._place]
+            self._launch(self._parts[-1].accumulate if self._exchanging else whole)
 
     def end(self, weights: Sequence[float]) -> None:
         """Behind the batches of a shard, or of those at once, of which there may be none: with the weight of each."""
@@ -298,7 +297,7 @@ class ShardSum:
         if self._shards == 1:
             return
         number, place = self._number, self._place
-        launches = [*self._take[place]]
+        launches = [*(self._accumulate[place] if self._collect else ()), *self._take[place]]
         if self._exchanging:
             launches += self._parts[-1].merge
             number = 0
@@ -310,12 +309,9 @@ class ShardSum:
         if self._number == self._runs - 1:
             launches += self._first_total
         self._launch(launches)
-
-    def end_together(self, weights: Sequence[float]) -> None:
-        """Behind all batches of all of the rank's shards, which were computed in step: with the weight of each."""
-        self._weights += weights
-        self._launch(self._tree)
-        self._launch(self._first_total)
+        if self._collect:
+            size = FLOAT32.itemsize * self._sums.at_once * self._sums.gradients
+            self._executor.device.memory.fill_zero(self._executor.buffers[SHARD_GRADIENTS], size)
 
     def finish(self, scale: float) -> bool:
         """Makes the sum over all ranks, times ``scale`` / their weight, the gradients of the step.
@@ -343,11 +339,6 @@ class ShardSum:
         executor.feed(SUM_SCALE, np.array([scale / (sum(weights) or 1.0), 1 / self._shards], np.float32))
         self._launch(self._finish)
         return is_finite
-
-    @property
-    def keeps_statistics(self) -> bool:
-        """True if those among the parameters stay what they were before a step until it is done."""
-        return not self._sums.in_step
 
     def _launch(self, launches: Sequence[Launch]) -> None:
         self._executor.launch(launches, 0)

@@ -18,7 +18,6 @@ from blobnet.network.patterns import rate_factors
 from blobnet.parallel.world import ALONE, World
 from blobnet.planning import Plan
 from blobnet.training import weight_buffers
-from blobnet.training.lockstep import memory_of_shards
 from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import sums_of
 from blobnet.training.weight_buffers import Sums
@@ -91,23 +90,25 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
         "augmented": settings.augment.input or False,
         "shards": shards if in_step else 1,
     }
-    for at_once in [1] if in_step or accumulate else counts_at_once(device.model, own):
+    # What batch norms over all shards give each other are the parts of all of them.
+    counts = [own] if in_step else counts_at_once(device.model, own)
+    for at_once in counts:
         sums = sums_of(graph, table, settings, context.world, accumulate=accumulate, at_once=at_once)
         memory = memory_of(settings, table, sums)
         state = FLOAT32.itemsize * sum(memory.values()) + (table.bytes if settings.average is not None else 0)
 
         def besides(plan: Plan, state: int = state) -> int:
-            return state + (memory_of_shards(plan, own) if in_step else 0)
+            return state
 
         more = of_shards(sums, own, accumulate=accumulate)
         try:
             plan = plan_for(device, graph, batch_size * at_once, reserved=besides, **wanted, **more)
         except PlanError:  # Of fewer shards at a time there is less to keep.
-            if at_once == 1:
+            if at_once == counts[-1]:
                 raise
         else:
             return StepPlan(plan, sums, memory, plan.bytes() + besides(plan))
-    raise AssertionError("the last count is 1")
+    raise AssertionError("the last count fits, or there was an error")
 
 
 def counts_at_once(kind: DeviceModel, shards: int) -> list[int]:
@@ -120,8 +121,7 @@ def counts_at_once(kind: DeviceModel, shards: int) -> list[int]:
 
 def of_shards(sums: Sums, shards: int, *, accumulate: bool = False) -> dict[str, Any]:
     """What a plan of a process's shards is asked for with, where their sums are such: see Request."""
-    # Shards that are computed in step have each what is made of the parameters for itself.
-    in_batches = not sums.in_step and (accumulate or shards > sums.at_once)
+    in_batches = accumulate or shards > sums.at_once
     return {"statistics": sums.statistics, "in_batches": in_batches, "at_once": sums.at_once}
 
 

@@ -264,7 +264,7 @@ class Trainer:
             raise OptionError("fit", rule, schedule=schedule, hint="give the stream a length: a class with __len__.")
         if count is not None and self.step.world.is_first:
             # Where batch norms are over all shards, they see whole batches.
-            size = self.step.batch_size if self.step.lockstep is None else self.batch_size
+            size = self.batch_size if self.settings.sync_batch_norm else self.step.batch_size
             note_single_values(self.step.graph, self.settings.freeze, count % size or size)
 
     def _next_rate(self) -> float:
@@ -311,7 +311,7 @@ class Trainer:
             step.reset_totals()
         done = self.batches, self.samples
         title = f"epoch {self.epoch + 1}/{progress.epochs}"
-        epoch = self._under_way = Epoch(step, loader, data, self.epoch, done, self._gradients.in_turn)
+        epoch = self._under_way = Epoch(step, loader, data, self.epoch, done)
         with contextlib.closing(epoch), bar(title, self._count, verbose, self.samples) as shown:
             watch = _Watch(step, shown, self._check_losses)
             for planned in epoch.steps:

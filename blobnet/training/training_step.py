@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from blobnet.device.device import Device
 from blobnet.device.memory import PendingRead
 from blobnet.errors import OutOfMemoryError, warn
 from blobnet.execution.executor import IN_PARTS, Executor, Launch, first_that_fits
-from blobnet.launch.kernel_call import Batch
+from blobnet.launch.kernel_call import SHARD_COUNTS, Array, Batch
 from blobnet.losses import Loss
 from blobnet.memory.blob import FLOAT32, FloatArray
 from blobnet.network.ends import TOTALS, heads_of
@@ -25,7 +25,6 @@ from blobnet.optimizers.base import HYPERPARAMETERS
 from blobnet.planning import STEP_WORDS
 from blobnet.training.changes import SampleChanges
 from blobnet.training.kept import StepState
-from blobnet.training.lockstep import Lockstep
 from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import ShardSum
 from blobnet.training.step_plan import PLAIN, StepContext, plan_step, sizes_of_parts
@@ -109,10 +108,15 @@ class TrainingStep:
         if own > 1:
             buffers["totals"] = device.memory.allocate(FLOAT32.itemsize * own * self._totals)
         self.executor = Executor(device, self.plan, buffers, debug=context.debug)
-        #: The shards of this rank, where they are computed together.
-        self.lockstep: Lockstep | None = None
-        if sums.in_step:
-            self.lockstep = Lockstep(self.executor, sums, self.own_shards, self.world, self._totals)
+        #: Behind how many launches of a phase ranks give each other what their shards have left, and how.
+        self._gathering: dict[str, list[tuple[int, Callable[[], None]]]] = {
+            phase: [
+                (number, partial(self._gather, call.arrays[call.gathers]))
+                for number, call in enumerate(self.plan.phase(phase))
+                if call.gathers
+            ]
+            for phase in ("forward", "backward")
+        }
         #: The sum of the gradients, where a step is made of several batches.
         self.sum = ShardSum(self.executor, sums, settings.shards, self.world, self._totals)
         for head, numbers in zip(self.heads, self._class_weights, strict=True):
@@ -190,34 +194,36 @@ class TrainingStep:
                 if shares is not None:
                     self.executor.feed(head.buffer("partner_shares"), shares)
 
-    def compute_gradients(self, batch: Batch | int, *, exchanging: bool = False) -> None:
+    def compute_gradients(
+        self, batch: Batch | int, *, exchanging: bool = False, counts: Sequence[int] | None = None
+    ) -> None:
         """Forward, losses and backward on the batch that is loaded, or on so many samples.
 
-        ``exchanging``: it is the rank's last one, and what is done of its gradients goes to the others meanwhile.
+        Args:
+            batch: what is loaded; without samples, where only other ranks have some.
+            exchanging: it is the rank's last one, and what is done of its gradients goes to the others meanwhile.
+            counts: the samples of each shard of all ranks, where batch norms are over all: then all ranks must call it.
         """
         self._prepare()
         batch = Batch(batch) if isinstance(batch, int) else batch
-        executor = self.sum.take(batch)
-        executor.run("forward", batch)
-        self._compute_losses(executor, batch)
-        executor.run("backward", batch, self.sum.behind() if exchanging else ())
+        if counts is not None and SHARD_COUNTS in self.executor.buffers:
+            self.executor.feed(SHARD_COUNTS, np.array(counts, np.float32))
+        executor, gathering = self.sum.take(batch), self._gathering
+        if batch.count:
+            executor.run("forward", batch, gathering["forward"])
+            executor.launch(self._losses(executor, batch), batch.count)
+            executor.run("backward", batch, gathering["backward"] or (self.sum.behind() if exchanging else ()))
+            return
+        for phase, calls in gathering.items():
+            for number, gather in calls:
+                gather()
+                executor.launch([executor.launches(phase, batch)[number]], 0)
 
-    def begin_gradients(self, shard: int, batch: Batch) -> None:
-        """Takes the batch that is loaded for one of the rank's shards, where these are computed together."""
-        assert self.lockstep is not None, "shards are computed one by one"
-        self._feed_step()
-        self.lockstep.begin(shard, batch, self._parameters_version)
-
-    def finish_gradients(self, counts: Sequence[int]) -> None:
-        """Forward, losses and backward on the batches that have begun; all ranks must call it.
-
-        ``counts`` are the samples that each shard of all ranks has in them.
-        """
-        assert self.lockstep is not None, "shards are computed one by one"
-        self.lockstep.finish(counts, self._compute_losses)
-
-    def _compute_losses(self, executor: Executor, batch: Batch) -> None:
-        executor.launch(self._losses(executor, batch), batch.count)
+    def _gather(self, array: Array) -> None:
+        """Brings what the shards of other ranks have left in an array, each its part."""
+        size = array.elements // self.settings.shards
+        own = range(self.own_shards.start * size, self.own_shards.stop * size)
+        self.world.transport.fill(self.device, self.executor.buffers[array.storage], own)
 
     def _losses(self, executor: Executor, batch: Batch) -> list[Launch]:
         """Return the launches of an executor for the losses of a batch."""
@@ -312,7 +318,8 @@ class TrainingStep:
         Returns:
             Whether it could.
         """
-        self._is_over = self.sum.totals is not None and self.sum.keeps_statistics
+        # The statistics of batch norms over all shards move in the middle of a step.
+        self._is_over = self.sum.totals is not None and not self.settings.sync_batch_norm
         return self._is_over
 
     def gradients(self) -> dict[str, FloatArray]:

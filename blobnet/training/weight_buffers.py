@@ -43,8 +43,6 @@ class Sums:
             they finish last. None where there is one rank.
         is_ordered: whether ranks add them along the tree, each half of what the two share.
         at_once: how many shards leave their gradients side by side; their sum is what one run of the plan gives.
-        in_step: whether all shards of a rank are computed together (blobnet/training/lockstep.py), each with a sum of
-        its own.
     """
 
     gradients: int
@@ -54,7 +52,6 @@ class Sums:
     parts: tuple[range, ...] = ()
     is_ordered: bool = True
     at_once: int = 1
-    in_step: bool = False
 
     @property
     def elements(self) -> int:
@@ -66,14 +63,22 @@ class Sums:
         behind = [half(part) for part in self.parts if self.received_in(part)[0] == GRADIENT_SUM and self.is_ordered]
         room = max(1, self.count * self.elements, self.elements + sum(behind))
         sums = {GRADIENT_SUM: room, SUM_SCALE: 2} if self.count else {}
-        if self.in_step and self.of_batches:
-            sums[SHARD_GRADIENTS] = max(1, self.count * self.gradients)
+        if self.is_collected:
+            sums[SHARD_GRADIENTS] = max(1, self.at_once * self.gradients)
         return sums
 
     @property
-    def gradients_of_shards(self) -> str:
-        """The buffer where shards in step leave their gradients: a single batch's are the sum."""
-        return SHARD_GRADIENTS if self.of_batches else GRADIENT_SUM
+    def is_collected(self) -> bool:
+        """True if shards at once have several batches, whose gradients are added up for each shard first."""
+        return self.of_batches and self.at_once > 1
+
+    def collect_call(self, model: DeviceModel) -> list[KernelCall]:
+        """The call that adds the gradients of a batch of each shard at once to the sum of the shard's."""
+        arrays = {"GRADIENTS": _array("gradients", self.gradients)}
+        arrays["GRADIENT_SUM"] = _array(SHARD_GRADIENTS, self.gradients)
+        sizes = {"AT_ONCE": 1, "STRIDE": self.gradients}
+        calls = _call("optimizer/accumulate", "sums of shards", arrays, self.gradients, model, **sizes)
+        return [call.for_shards(self.at_once, dict.fromkeys(arrays, (self.gradients, 0))) for call in calls]
 
     def place_of(self, shard: int) -> int:
         """Return the sum that the gradients of a shard, or of those at once, are added to: one for each open subtree.
@@ -100,7 +105,8 @@ class Sums:
         """The call that adds a run's gradients, or a part of them, to a sum; none without trainable parameters."""
         own = range(self.gradients)[part.start : part.stop] if part else range(self.gradients)
         into = _array(GRADIENT_SUM, len(own), number * self.elements + own.start)
-        arrays = {"GRADIENTS": _array("gradients", len(own), own.start), "GRADIENT_SUM": into}
+        storage = SHARD_GRADIENTS if self.is_collected else "gradients"
+        arrays = {"GRADIENTS": _array(storage, len(own), own.start), "GRADIENT_SUM": into}
         return self._accumulate("gradient sum", arrays, len(own), self.gradients, model)
 
     def take_call(self, number: int, model: DeviceModel) -> list[KernelCall]:
@@ -113,13 +119,11 @@ class Sums:
     ) -> list[KernelCall]:
         return _call("optimizer/accumulate", label, arrays, elements, model, AT_ONCE=self.at_once, STRIDE=stride)
 
-    def merge_call(
-        self, number: int, model: DeviceModel, part: range | None = None, distance: int = 1
-    ) -> list[KernelCall]:
-        """The call that adds a sum, or a part of it, to the one before it, or so far before it, and clears it."""
+    def merge_call(self, number: int, model: DeviceModel, part: range | None = None) -> list[KernelCall]:
+        """The call that adds a sum, or a part of it, to the one before it, and clears it."""
         own, first = part if part else range(self.elements), number * self.elements
-        merged, before = first + own.start, distance * self.elements
-        into = range(merged - before, merged - before + len(own))
+        merged = first + own.start
+        into = range(merged - self.elements, merged - self.elements + len(own))
         return self._merge(into, _array(GRADIENT_SUM, len(own), merged), model)
 
     def add_call(self, mine: range, part: range, model: DeviceModel) -> list[KernelCall]:

@@ -53,8 +53,9 @@ def trained(path: Path, device: Device, data: Any = (X, Y), **more: Any) -> byte
         {"augment": [Flip(), Mixup(0.4)], "sample_weights": np.linspace(0.5, 2, len(X), dtype=np.float32)},
         {"freeze": "norm*", "average": 0.9, "class_weights": dict(enumerate(np.linspace(1, 2, 10).tolist()))},
         {"precision": "bf16"},
+        {"accumulate": 3, "augment": [Mixup(0.4)]},
     ],
-    ids=["plain", "augment", "freeze", "bf16"],
+    ids=["plain", "augment", "freeze", "bf16", "accumulate"],
 )
 def test_shards_at_a_time_train_the_same_bits(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, shards: int, more: dict[str, Any]
@@ -121,9 +122,11 @@ def test_batches_of_a_stream_come_in_one_behind_the_other(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = [(X[first:end], Y[first:end]) for first, end in ((0, 16), (16, 19), (19, 41))]
-    one_by_one = trained(tmp_path / "1.h5", device, data=(stream,))
-    at_a_time(2, monkeypatch)
-    assert trained(tmp_path / "2.h5", device, data=(stream,)) == one_by_one
+    for accumulate in (1, 2):
+        at_a_time(1, monkeypatch)
+        one_by_one = trained(tmp_path / "1.h5", device, data=(stream,), accumulate=accumulate)
+        at_a_time(2, monkeypatch)
+        assert trained(tmp_path / "2.h5", device, data=(stream,), accumulate=accumulate) == one_by_one
 
 
 @needs_mpi
