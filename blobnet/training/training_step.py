@@ -108,15 +108,7 @@ class TrainingStep:
         if own > 1:
             buffers["totals"] = device.memory.allocate(FLOAT32.itemsize * own * self._totals)
         self.executor = Executor(device, self.plan, buffers, debug=context.debug)
-        #: Behind how many launches of a phase ranks give each other what their shards have left, and how.
-        self._gathering: dict[str, list[tuple[int, Callable[[], None]]]] = {
-            phase: [
-                (number, partial(self._gather, call.arrays[call.gathers]))
-                for number, call in enumerate(self.plan.phase(phase))
-                if call.gathers
-            ]
-            for phase in ("forward", "backward")
-        }
+        self._gathering = {phase: self._gatherings(phase) for phase in ("forward", "backward")}
         #: The sum of the gradients, where a step is made of several batches.
         self.sum = ShardSum(self.executor, sums, settings.shards, self.world, self._totals)
         for head, numbers in zip(self.heads, self._class_weights, strict=True):
@@ -218,6 +210,11 @@ class TrainingStep:
             for number, gather in calls:
                 gather()
                 executor.launch([executor.launches(phase, batch)[number]], 0)
+
+    def _gatherings(self, phase: str) -> list[tuple[int, Callable[[], None]]]:
+        """Return behind how many launches of a phase ranks give each other what their shards have left, and how."""
+        calls = enumerate(self.plan.phase(phase))
+        return [(number, partial(self._gather, call.arrays[call.gathers])) for number, call in calls if call.gathers]
 
     def _gather(self, array: Array) -> None:
         """Brings what the shards of other ranks have left in an array, each its part."""
