@@ -149,10 +149,10 @@ def _starter() -> int | None:
 
 def announce_end() -> None:
     """Say that this rank is about to end all: mpiexec may end before the first one then."""
-    if sys.platform != "linux" or (starter := _starter()) is None:
-        return
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
-        link.sendto(b"\n", _ADDRESS.format(starter))
+    starter = _starter()
+    if sys.platform == "linux" and starter is not None:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as link:
+            link.sendto(b"\n", _ADDRESS.format(starter))
 
 
 def hold_streams() -> Callable[[], None]:
