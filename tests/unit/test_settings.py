@@ -82,7 +82,7 @@ def test_fit_has_a_keyword_a_setting_and_says_what_it_is() -> None:
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         # The default stands in the settings alone.
         assert parameters[name].default is None, name
-        assert re.search(rf"^ {{12}}{name}: ", bn.Model.fit.__doc__ or "", re.MULTILINE), name
+        assert re.search(rf"^ +{name}: ", bn.Model.fit.__doc__ or "", re.MULTILINE), name
     hints = {item.name: item.default for item in dataclasses.fields(TrainingSettings)}
     assert (hints["epochs"], hints["batch_size"], hints["optimizer"]) == (1, 128, optimizers.Adam(1e-3))
 
