@@ -211,7 +211,7 @@ def checks_of_implementations(tuning: Tuning, times: int, seed: int) -> list[Che
 
 def _variants(item: type[Implementation], operation: Operation) -> set[str]:
     """Return the variants of an implementation that have a candidate for an operation."""
-    if not (item.matches(operation) and item.stores(operation)):
+    if not item.matches(operation):
         return set()
     candidates = item.candidates(operation)
     some = itertools.islice(candidates, 1) if len(item.variants) == 1 else candidates

@@ -32,7 +32,7 @@ def candidates(operation: Operation) -> list[Implementation]:
     found = [
         (name, candidate)
         for name, item in IMPLEMENTATIONS.items()
-        if item.lanes in (None, tuning.model.is_simt) and item.matches(operation) and item.stores(operation)
+        if item.lanes in (None, tuning.model.is_simt) and item.matches(operation)
         for candidate in item.candidates(operation)
     ]
     wanted = [item for name, item in found if only & {name, item.way.variant}] if only else []

@@ -8,10 +8,8 @@ from copy import copy
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from blobnet.launch.kernel_call import Array, Blob, KernelCall
-from blobnet.launch.kernel_source import load
+from blobnet.launch.kernel_call import KernelCall
 from blobnet.launch.task import Task, TunedChoices, Variant, is_broken
-from blobnet.memory.blob import FLOAT32
 
 if TYPE_CHECKING:
     from blobnet.implementations.operation import Operation
@@ -65,14 +63,6 @@ class Implementation(ABC):
     def matches(cls, operation: Operation) -> bool:
         """Return True if it can compute an operation, and is worth trying; on which device does not matter."""
         return operation.family in cls.families and operation.direction in cls.directions
-
-    @classmethod
-    def stores(cls, operation: Operation) -> bool:
-        """Return True if its kernel takes the types in memory of an operation's blobs and weights."""
-        header = load(cls.kernel_of(operation.direction))
-        known: dict[str, Blob | Array] = {**operation.blobs, "WEIGHT": operation.parameter("WEIGHT")}
-        roles = known.keys() & {*header.blobs, *header.arrays}
-        return all(known[role].type == FLOAT32 or header.takes(role) for role in roles)
 
     @classmethod
     def tiles(cls, operation: Operation) -> Iterable[Any]:

@@ -34,10 +34,6 @@ class Compiled(Implementation):
         axes = zip((operation.vertical, operation.horizontal), sizes, strict=True)
         return super().matches(operation) and all(axis.meets(*size) for axis, size in axes)
 
-    @classmethod
-    def stores(cls, operation: Operation) -> bool:
-        return True  # What it generates is for the types.
-
     @property
     def cost(self) -> float:
         return cost(*self._parts)

@@ -47,8 +47,6 @@ _SECTIONS = (
 _ACCESS = ("read", "write", "update")
 #: How the header says that a kernel reads a blob without its halo.
 _DATA_ALONE = "read data alone"
-#: How it says that a kernel takes a blob in the numbers that it computes with, and no others.
-_FLOAT32_ALONE = "float32 alone"
 #: Arguments whose values depend on the batch, and their types; those of others come with the call.
 BATCH_SCALARS = dict.fromkeys(("COUNT", "WHOLE", "SHARD", "FILLED_SHARDS", "FIRST", "FIRST_SAMPLE"), int) | {
     "DIVISOR": float
@@ -89,8 +87,7 @@ class KernelSource:
     """One kernel file and its header.
 
     ``blobs`` and ``arrays`` map a role to its access: read, write (data cells only) or update (read and written).
-    ``data_alone`` are blobs whose halo is not read ("read data alone"), nor what lies behind a row in its place;
-    ``float32_alone`` those whose numbers must be what kernels compute with, since they are copied as they lie.
+    ``data_alone`` are blobs whose halo is not read ("read data alone"), nor what lies behind a row in its place.
     ``moves`` says what a kernel does that only moves data, for plans to count; ``combined`` what several launches of it
     make, which may be one (:meth:`of_several`, kernels/combined.h): others cannot.
     Kernel parameters follow in the order blobs, arrays, scalars. With ``sizes_as_arguments`` those of the blobs
@@ -111,7 +108,6 @@ class KernelSource:
     sizes_as_arguments: bool = False
     sizes_everywhere: bool = False
     data_alone: frozenset[str] = frozenset()
-    float32_alone: frozenset[str] = frozenset()
     moves: str | None = None
     combined: str | None = None
     is_generated: bool = False
@@ -255,26 +251,20 @@ class KernelSource:
         """Return the macros of the types in memory of each role: ``input_t`` for INPUT.
 
         Raises:
-            KernelError: the kernel takes one of the roles in float32 alone: its header says so, or it is an array of
-                real_t.
+            KernelError: an array is narrow that the kernel takes as real_t.
         """
         macros: dict[str, Macro] = {f"{role.lower()}_t": kind.c_type for role, kind in types.items()}
         narrow = {role: kind.name for role, kind in types.items() if kind.c_type != "real_t"}
         if narrow:
-            refused = {role: kind for role, kind in narrow.items() if not self.takes(role)}
-            if refused:
-                rule = "the kernel takes some of its roles in float32 alone"
-                hint = "Implementation.stores is to keep such calls from it." if self.blobs.keys() & refused else None
-                raise KernelError(f"kernel {self.name}", rule, types=refused, hint=hint)
+            if refused := {role: kind for role, kind in narrow.items() if not self._takes_narrow(role)}:
+                raise KernelError(f"kernel {self.name}", "it takes some of its arrays in float32 alone", types=refused)
             macros["NARROW_STORAGE"] = 1
         return macros
 
-    def takes(self, role: str) -> bool:
-        """Return True if the numbers of a role may be narrower than what kernels compute with."""
-        if self.is_generated:
+    def _takes_narrow(self, role: str) -> bool:
+        """Return True if the numbers of a role may be narrower than what kernels compute with: those of all blobs."""
+        if self.is_generated or role in self.blobs:
             return True
-        if role in self.blobs:
-            return role not in self.float32_alone
         # Of those that an epilogue adds, the text says nothing.
         found = re.search(rf"_ARRAY\((\w+), {role.lower()}\)", self._expanded)
         return not found or found[1] == f"{role.lower()}_t"
@@ -405,7 +395,6 @@ def parse(name: str, text: str) -> KernelSource:
         sizes_as_arguments=bool(sized),
         sizes_everywhere=bool(everywhere),
         data_alone=frozenset(role for role, rest in sections["Blobs"].items() if rest.startswith(_DATA_ALONE)),
-        float32_alone=frozenset(role for role, rest in sections["Blobs"].items() if _FLOAT32_ALONE in rest),
         moves=next(iter(sections["Moves"]), None),
         combined=next(iter(sections["Combined"]), None),
     )

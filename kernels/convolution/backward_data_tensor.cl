@@ -4,7 +4,7 @@
  * (see backward_data.cl), as a product of packed weights and the delta at all positions (convolution/tensor.h).
  *
  * Blobs:
- *   OUTPUT_DELTA read float32 alone: with a halo of zeros
+ *   OUTPUT_DELTA read   with a halo of zeros
  *   INPUT_DELTA  update
  * Arrays:
  *   PACKED read   weights, see pack_weight_tensor.cl
@@ -51,6 +51,7 @@
 #include "put.h"
 #include "convolution/splits.h"
 #include "convolution/phase_taps.h"
+typedef output_delta_t source_t;
 #include "convolution/tensor.h"
 #include "convolution/phase_positions.h"
 
@@ -59,7 +60,7 @@ convolution_backward_data_tensor(READ_BLOB(output_delta), WRITE_BLOB(input_delta
                                  WRITE_ARRAY(real_t, partials), const int count)
 {
     __local real_t memory[LOCAL_ELEMENTS] __attribute__((aligned(128)));
-    __global const real_t *columns[SOURCE_COLUMNS];
+    __global const source_t *columns[SOURCE_COLUMNS];
     find_columns(columns, output_delta, output_delta_unit_offset, count);
     sums_t sums;
     accumulate_tiles(sums, columns, ARRAY(packed) + FIRST_FRAGMENT(GROUP, FIRST_UNIT), memory);

@@ -6,8 +6,8 @@
  * Splits of the positions go to a partial sum each; gradient/reduce.cl adds them in a fixed order.
  *
  * Blobs:
- *   INPUT        read float32 alone: its halo is the padding
- *   OUTPUT_DELTA read float32 alone
+ *   INPUT        read   its halo is the padding
+ *   OUTPUT_DELTA read
  * Arrays:
  *   PARTIALS write  (SPLITS, OIHW)
  * Scalars:
@@ -86,9 +86,9 @@ INLINE void copy_step(__local real_t *stage, const int first, const int position
     const int x = p % POSITIONS % ROW_POSITIONS;
     const int row = (int)get_local_id(0) / ROW_RUNS;
     const int unit = first_unit + row;
-    __global const real_t *deltas =
+    __global const output_delta_t *deltas =
         output_delta + BLOB_INDEX(OUTPUT_DELTA, n, group * GROUP_OUTPUT_UNITS + unit, y, x);
-    __global const real_t *inputs = input + BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X);
+    __global const input_t *inputs = input + BLOB_INDEX(INPUT, n, 0, y * STRIDE_Y, x * STRIDE_X);
     __local real_t *to = stage + LOCAL_AT(row, position - first);
     UNROLL
     for (int i = 0; i < TILE_UNITS; i += ROW_STEP) {

@@ -3,7 +3,7 @@
  * weight * input), as a product of packed weights and the input at all positions of the batch (convolution/tensor.h).
  *
  * Blobs:
- *   INPUT  read float32 alone: its halo is the padding
+ *   INPUT  read   its halo is the padding
  *   OUTPUT write
  * Arrays:
  *   PACKED read   weights, see pack_weight_tensor.cl
@@ -39,6 +39,7 @@
 #include "convolution/epilogue.h"
 #include "convolution/splits.h"
 #include "convolution/forward_taps.h"
+typedef input_t source_t;
 #include "convolution/tensor.h"
 #include "convolution/forward_positions.h"
 
@@ -47,7 +48,7 @@ convolution_forward_tensor(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
                            EPILOGUE_ARRAYS, WRITE_ARRAY(real_t, partials), const int count)
 {
     __local real_t memory[LOCAL_ELEMENTS] __attribute__((aligned(128)));
-    __global const real_t *columns[SOURCE_COLUMNS];
+    __global const source_t *columns[SOURCE_COLUMNS];
     find_columns(columns, input, input_unit_offset, count);
     sums_t sums;
     accumulate_tiles(sums, columns, ARRAY(packed) + FIRST_FRAGMENT(GROUP, FIRST_UNIT), memory);

@@ -6,6 +6,8 @@
  * A work-group makes TILE_UNITS x TILE_COLUMNS sums, a warp WARP_UNITS x WARP_COLUMNS of them. STAGES steps of
  * TILE_DEPTH rows lie in local memory or are on their way there.
  *
+ * The source's numbers are of the type source_t.
+ *
  * Weights lie in the order of fragments, 16 units x 8 rows each, so that a work-item loads its part as one float4.
  * Sources lie as they come, a row of positions a source unit. To load four of them as one float4, fragment f of a warp
  * has every 4th of 32 columns: its column n is number f / 4 * 32 + n * 4 + f % 4.
@@ -50,7 +52,7 @@
 #if DEPTH_STEPS > 0
 /* Begins to copy what this work-item brings of one step: its part of TILE_DEPTH rows. */
 INLINE void copy_step(__local real_t *stage, const int step,
-                      __global const real_t *const columns[SOURCE_COLUMNS], __global const real_t *packed)
+                      __global const source_t *const columns[SOURCE_COLUMNS], __global const real_t *packed)
 {
     const int item = get_local_id(0);
     const int tap = step / DEPTH_TILES;
@@ -76,7 +78,7 @@ INLINE void copy_step(__local real_t *stage, const int step,
     __local real_t *sources = stage + STAGE_WEIGHTS + first * COLUMN_PITCH;
     UNROLL
     for (int j = 0; j < SOURCE_COLUMNS; j++) {
-        __global const real_t *from = columns[j] + shift;
+        __global const source_t *from = columns[j] + shift;
         __local real_t *to = sources + SOURCE_COLUMN(j);
         UNROLL
         for (int i = 0; i < SOURCE_ROWS; i++) {
@@ -135,7 +137,7 @@ INLINE void multiply(sums_t sums, const fragments_t *fragments, __local real_t *
 #endif
 
 /* sums = sum over all rows of the split of packed weight * source. */
-INLINE void accumulate_tiles(sums_t sums, __global const real_t *const columns[SOURCE_COLUMNS],
+INLINE void accumulate_tiles(sums_t sums, __global const source_t *const columns[SOURCE_COLUMNS],
                              __global const real_t *packed, __local real_t *memory)
 {
     clear(sums);

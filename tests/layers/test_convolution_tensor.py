@@ -56,8 +56,7 @@ def exact(
         inputs=[integers(count, *shape.dimensions)],
         parameters={spec.name: integers(*spec.shape) for spec in layer.parameters([shape])},
         delta=integers(count, *layer.output_shape([shape]).dimensions),
-        tuning=tuning(),
-        **options,
+        **({"tuning": tuning()} | options),
     )
     for run in report.runs.values():
         others = {"convolution/split_sum", "convolution/clear_phase"}

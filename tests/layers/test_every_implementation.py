@@ -21,7 +21,7 @@ from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv2D, Dense
 from blobnet.losses import MeanSquaredError
-from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, Shape, StorageType
+from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, StorageType
 from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
@@ -30,8 +30,6 @@ from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract
 
 ROOT = Path(__file__).parents[2]
-#: Those that copy blobs as they lie.
-FLOAT32_ALONE = {"tensor"}
 
 
 def tuning_of(name: str, storage: StorageType = FLOAT32) -> Tuning:
@@ -72,8 +70,8 @@ def check(
     settings = {"count": count, "tuning": tuning_of(name, storage), "absolute": 5e-5, "weights": weights}
     if isinstance(layer, Dense):
         return test_dense.contract(device, layer, shape, ["tight"], None, **settings)
-    if name == "tensor" and storage == FLOAT32:
-        return test_convolution_tensor.exact(device, layer, shape, ["own pitches"], count=count, weights=weights)
+    if name == "tensor":
+        return test_convolution_tensor.exact(device, layer, shape, ["own pitches"], **settings)
     return contract(device, layer, shape, ["own pitches"], **settings)
 
 
@@ -120,13 +118,11 @@ def test_copies_have_the_type_of_what_they_copy(name: str, direction: str, role:
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @pytest.mark.usefixtures("small_tiles")
 def test_narrow_blobs(device: Device, name: str, storage: StorageType) -> None:
-    """Results are rounded once, gradients of weights not at all; what cannot take such blobs is given none."""
+    """Results are rounded once, gradients of weights not at all."""
     item, reached = IMPLEMENTATIONS[name], set()
-    takes = name not in FLOAT32_ALONE
-    for case in cases(name, 1) if takes else [(Conv2D(9, 3, padding=1), Shape(8, 9, 11), 2)]:
+    for case in cases(name, 1):
         reached |= phases_of(name, check(device, name, case, storage))
-    wanted = {PHASE_OF[direction] for direction in item.directions}
-    assert reached == (wanted if takes else set())
+    assert reached == {PHASE_OF[direction] for direction in item.directions}
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
