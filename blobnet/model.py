@@ -585,8 +585,7 @@ class Model:
             device: a device or its name; the best one if None.
             precision: fp32, by default. tf32 rounds the factors of convolutions to 10 bits of fraction, about 1e-3 of a
                 value, for the tensor cores of NVIDIA GPUs. bf16 keeps bfloat16 between layers, outputs and deltas
-                rounded to 8 bits, 4e-3 of a value, in half the memory, on every device; products as in tf32 where there
-                are tensor cores. Sums, statistics, losses,
+                rounded to 8 bits, 4e-3 of a value, in half the memory, on every device. Sums, statistics, losses,
                 weights and what optimizers keep are float32 in all.
             debug: check every launch's writes; $BLOBNET_CHECK if None.
             verify: before the first step, check each way to compute a convolution or a dense layer that was never

@@ -385,14 +385,9 @@ def check_precision(info: DeviceInfo, precision: str) -> None:
     if precision not in PRECISIONS:
         hint = near_matches(precision, list(PRECISIONS))
         raise OptionError("precision", "it must be fp32, tf32 or bf16", precision=precision, hint=hint)
-    if precision == "tf32" and not has_tensor_cores(info):
+    if precision == "tf32" and (info.model.capability or (0, 0)) < AMPERE:
         rule = "tf32 needs an NVIDIA GPU with tensor cores (compute capability 8.0)"
         raise DeviceError("precision", rule, device=info.name, hint="leave it at fp32, or choose another device.")
-
-
-def has_tensor_cores(info: DeviceInfo) -> bool:
-    """Return True if kernels know how to use a device's tensor cores."""
-    return (info.model.capability or (0, 0)) >= AMPERE
 
 
 def _compute_capability(info: DeviceInfo) -> tuple[int, int] | None:
