@@ -583,10 +583,8 @@ class Model:
                 must be as it was, but for ``epochs``, the optimizer's learning rate, ``steps_per_epoch``, and how it is
                 computed (``precision``, ``reduction``, ``fit_memory``).
             device: a device or its name; the best one if None.
-            precision: fp32, by default. tf32 rounds the factors of convolutions to 10 bits of fraction, about 1e-3 of a
-                value, for the tensor cores of NVIDIA GPUs. bf16 keeps bfloat16 between layers, outputs and deltas
-                rounded to 8 bits, 4e-3 of a value, in half the memory, on every device. Sums, statistics, losses,
-                weights and what optimizers keep are float32 in all.
+            precision: fp32, by default; tf32 rounds factors of convolutions to 10 bits of fraction for tensor cores of
+                NVIDIA GPUs; bf16 keeps bfloat16 between layers, 8 bits, in half the memory (docs/training.md).
             debug: check every launch's writes; $BLOBNET_CHECK if None.
             verify: before the first step, check each way to compute a convolution or a dense layer that was never
                 checked on this device, driver and source, as ``blobnet doctor`` does (seconds, once); what fails is
