@@ -35,42 +35,43 @@ NARROW_FUNCTION void store_narrow(const float value, __global bfloat_t *pointer)
     *pointer = (ushort)BFLOAT_BITS(float, uint, value);
 }
 
+/*
+ * NOTE: names of built-in functions are spelled out, not pasted: blobnet/device/builtins.py declares those that it sees.
+ */
 #ifdef IS_HOST
-#define STORE_HALVES(N, value, pointer)            \
-    do {                                           \
-        ushort##N rounded;                         \
-        vstore_half##N(value, 0, (half *)&rounded); \
-        vstore##N(rounded, 0, (__global ushort *)(pointer)); \
-    } while (0)
+#define PUT_HALVES(ushort_n, STORE_HALVES, STORE, value, pointer) \
+    ushort_n rounded;                                             \
+    STORE_HALVES(value, 0, (half *)&rounded);                     \
+    STORE(rounded, 0, (__global ushort *)(pointer))
 #else
-#define STORE_HALVES(N, value, pointer) vstore_half##N(value, 0, pointer)
+#define PUT_HALVES(ushort_n, STORE_HALVES, STORE, value, pointer) STORE_HALVES(value, 0, pointer)
 #endif
-#define NARROW_VECTORS(N)                                                                              \
-    NARROW_FUNCTION float##N load_narrow##N(__global const half *pointer)                              \
-    {                                                                                                  \
-        return vload_half##N(0, pointer);                                                              \
-    }                                                                                                  \
-    NARROW_FUNCTION float##N load_narrow_aligned##N(__global const half *pointer)                      \
-    {                                                                                                  \
-        return vloada_half##N(0, pointer);                                                             \
-    }                                                                                                  \
-    NARROW_FUNCTION void store_narrow##N(const float##N value, __global half *pointer)                 \
-    {                                                                                                  \
-        STORE_HALVES(N, value, pointer);                                                               \
-    }                                                                                                  \
-    NARROW_FUNCTION float##N load_narrow##N(__global const bfloat_t *pointer)                          \
-    {                                                                                                  \
-        return as_float##N(convert_uint##N(vload##N(0, pointer)) << (uint##N)(16));                    \
-    }                                                                                                  \
-    NARROW_FUNCTION float##N load_narrow_aligned##N(__global const bfloat_t *pointer)                  \
-    {                                                                                                  \
-        return as_float##N(convert_uint##N(*(__global const ushort##N *)pointer) << (uint##N)(16));    \
-    }                                                                                                  \
-    NARROW_FUNCTION void store_narrow##N(const float##N value, __global bfloat_t *pointer)             \
-    {                                                                                                  \
-        vstore##N(convert_ushort##N(BFLOAT_BITS(float##N, uint##N, value)), 0, pointer);               \
+#define NARROW_VECTORS(N, LOAD_HALVES, LOAD_ALIGNED_HALVES, STORE_HALVES, LOAD, STORE, TO_UINT, TO_USHORT) \
+    NARROW_FUNCTION float##N load_narrow##N(__global const half *pointer)                                  \
+    {                                                                                                      \
+        return LOAD_HALVES(0, pointer);                                                                    \
+    }                                                                                                      \
+    NARROW_FUNCTION float##N load_narrow_aligned##N(__global const half *pointer)                          \
+    {                                                                                                      \
+        return LOAD_ALIGNED_HALVES(0, pointer);                                                            \
+    }                                                                                                      \
+    NARROW_FUNCTION void store_narrow##N(const float##N value, __global half *pointer)                     \
+    {                                                                                                      \
+        PUT_HALVES(ushort##N, STORE_HALVES, STORE, value, pointer);                                        \
+    }                                                                                                      \
+    NARROW_FUNCTION float##N load_narrow##N(__global const bfloat_t *pointer)                              \
+    {                                                                                                      \
+        return as_float##N(TO_UINT(LOAD(0, pointer)) << (uint##N)(16));                                    \
+    }                                                                                                      \
+    NARROW_FUNCTION float##N load_narrow_aligned##N(__global const bfloat_t *pointer)                      \
+    {                                                                                                      \
+        return as_float##N(TO_UINT(*(__global const ushort##N *)pointer) << (uint##N)(16));                \
+    }                                                                                                      \
+    NARROW_FUNCTION void store_narrow##N(const float##N value, __global bfloat_t *pointer)                 \
+    {                                                                                                      \
+        STORE(TO_USHORT(BFLOAT_BITS(float##N, uint##N, value)), 0, pointer);                               \
     }
-NARROW_VECTORS(2)
-NARROW_VECTORS(4)
-NARROW_VECTORS(8)
-NARROW_VECTORS(16)
+NARROW_VECTORS(2, vload_half2, vloada_half2, vstore_half2, vload2, vstore2, convert_uint2, convert_ushort2)
+NARROW_VECTORS(4, vload_half4, vloada_half4, vstore_half4, vload4, vstore4, convert_uint4, convert_ushort4)
+NARROW_VECTORS(8, vload_half8, vloada_half8, vstore_half8, vload8, vstore8, convert_uint8, convert_ushort8)
+NARROW_VECTORS(16, vload_half16, vloada_half16, vstore_half16, vload16, vstore16, convert_uint16, convert_ushort16)

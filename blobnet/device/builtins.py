@@ -60,11 +60,11 @@ def _declarations(name: str) -> Iterator[str]:
             for kind in ("float", "int", "uint"):
                 value = kind + length
                 yield from (f"{value} {_CONST} select({value}, {value}, {mask}{length});" for mask in ("int", "uint"))
-    if found := re.fullmatch(r"convert_(float|u?int)(2|3|4|8|16|)(_rt[ezpn])?", name):
+    if found := re.fullmatch(r"convert_(float|u?int|u?short)(2|3|4|8|16|)(_rt[ezpn])?", name):
         kind, length, _ = found.groups()
         kinds = ("float", *_WHOLE)
         yield from (f"{kind}{length} {_CONST} {name}({other}{length});" for other in kinds)
-    if found := re.fullmatch(r"v(load|store)(_half)?(2|3|4|8|16|)", name):
+    if found := re.fullmatch(r"v(load|store)(a?_half)?(2|3|4|8|16|)", name):
         yield from _of_memory(name, *found.groups())
 
 
