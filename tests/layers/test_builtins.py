@@ -23,8 +23,8 @@ BUILT_IN = """
     remainder remquo rint rootn round rsqrt sin sincos sinh sqrt tan tanh tgamma trunc abs abs_diff add_sat hadd rhadd
     clamp clz mad_hi mad_sat max min mul_hi rotate sub_sat upsample popcount mad24 mul24 degrees mix radians step
     smoothstep sign cross dot distance length normalize isequal isnotequal isgreater isless isfinite isinf isnan
-    isnormal isordered signbit any all bitselect select vload vstore vload_half vloada_half vstore_half barrier mem_fence
-    read_mem_fence write_mem_fence prefetch atomic_add atomic_inc shuffle shuffle2 printf
+    isnormal isordered signbit any all bitselect select vload vstore vload_half vloada_half vstore_half barrier
+    mem_fence read_mem_fence write_mem_fence prefetch atomic_add atomic_inc shuffle shuffle2 printf
 """
 
 SOURCE = """\
