@@ -13,9 +13,9 @@
 typedef ushort bfloat_t;
 
 /* What is not a number stays so: its last bits may be all that it has. */
-#define BFLOAT_BITS(float_n, uint_n, value)                                                                  \
-    (select((as_##uint_n(value) + (uint_n)(0x7FFF) + (as_##uint_n(value) >> (uint_n)(16) & (uint_n)(1))),    \
-            (uint_n)(0x7FC00000), isnan(value))                                                              \
+#define BFLOAT_BITS(float_n, uint_n, value)                                                               \
+    (select((as_##uint_n(value) + (uint_n)(0x7FFF) + (as_##uint_n(value) >> (uint_n)(16) & (uint_n)(1))), \
+            (uint_n)(0x7FC00000), isnan(value))                                                           \
      >> (uint_n)(16))
 
 NARROW_FUNCTION float load_narrow(__global const half *pointer)
@@ -74,4 +74,5 @@ NARROW_FUNCTION void store_narrow(const float value, __global bfloat_t *pointer)
 NARROW_VECTORS(2, vload_half2, vloada_half2, vstore_half2, vload2, vstore2, convert_uint2, convert_ushort2)
 NARROW_VECTORS(4, vload_half4, vloada_half4, vstore_half4, vload4, vstore4, convert_uint4, convert_ushort4)
 NARROW_VECTORS(8, vload_half8, vloada_half8, vstore_half8, vload8, vstore8, convert_uint8, convert_ushort8)
-NARROW_VECTORS(16, vload_half16, vloada_half16, vstore_half16, vload16, vstore16, convert_uint16, convert_ushort16)
+NARROW_VECTORS(16, vload_half16, vloada_half16, vstore_half16, vload16, vstore16, convert_uint16,
+               convert_ushort16)

@@ -43,18 +43,18 @@ VECTOR_ACCESS(__local, real_t, vector_t)
 VECTOR_ACCESS(__private, real_t, vector_t)
 VECTOR_ACCESS(__global, int, index_vector_t)
 #ifdef NARROW_STORAGE
-#define NARROW_VECTOR_ACCESS(type)                                                 \
-    INLINE vector_t OVERLOADED vector_load(__global const type *pointer)           \
-    {                                                                              \
-        return VECTOR_JOIN(load_narrow, LANES)(pointer);                           \
-    }                                                                              \
-    INLINE void OVERLOADED vector_store(vector_t value, __global type *pointer)    \
-    {                                                                              \
-        VECTOR_JOIN(store_narrow, LANES)(value, pointer);                          \
-    }                                                                              \
-    INLINE vector_t OVERLOADED vector_load_aligned(__global const type *pointer)   \
-    {                                                                              \
-        return VECTOR_JOIN(load_narrow_aligned, LANES)(pointer);                   \
+#define NARROW_VECTOR_ACCESS(type)                                               \
+    INLINE vector_t OVERLOADED vector_load(__global const type *pointer)         \
+    {                                                                            \
+        return VECTOR_JOIN(load_narrow, LANES)(pointer);                         \
+    }                                                                            \
+    INLINE void OVERLOADED vector_store(vector_t value, __global type *pointer)  \
+    {                                                                            \
+        VECTOR_JOIN(store_narrow, LANES)(value, pointer);                        \
+    }                                                                            \
+    INLINE vector_t OVERLOADED vector_load_aligned(__global const type *pointer) \
+    {                                                                            \
+        return VECTOR_JOIN(load_narrow_aligned, LANES)(pointer);                 \
     }
 NARROW_VECTOR_ACCESS(half)
 NARROW_VECTOR_ACCESS(bfloat_t)
