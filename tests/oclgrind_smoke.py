@@ -352,7 +352,6 @@ def cases(
     from blobnet.launch.kernel_source import all_kernels, load
     from blobnet.memory.blob import FLOAT16, FLOAT32, Shape
     from tests.layers.arranged import Arrangement
-    from tests.layers.test_every_implementation import FLOAT32_ALONE
     from tests.layers.test_every_kernel import compared_calls
 
     arrangements = (
@@ -384,8 +383,6 @@ def cases(
         for kind, variant in product(kinds_of(item)[:most], item.variants[:most]):
             settings: Any = {"only": {variant}, "compute_units": 2, "precision": precision}
             for seed, (arrangement, storage) in enumerate(ways[:most]):
-                if storage != FLOAT32 and name in FLOAT32_ALONE:
-                    continue
                 alone = limited(kind, limits, storage=storage, **settings)
                 for case in [*operations(name, variant, alone, seed), *(more.get(variant, ()) if seed else ())]:
                     on = f"{case[0]} on {case[1]}, count {case[2]}, {storage.name}, {arrangement.name}"

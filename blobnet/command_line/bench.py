@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import blobnet
 from blobnet import plots
 from blobnet.bench import network, roofline
 from blobnet.bench.roofline import Roofline
+from blobnet.command_line.beside_tests import beside_the_tests
 from blobnet.command_line.load import load_average, load_notes
 from blobnet.command_line.model_argument import ModelSource, build_for, find_model, known_models
 from blobnet.device.device import Device
@@ -33,8 +30,12 @@ BATCH_SIZES = {True: 8, False: 64}
 _SHOWN_KERNELS = 12
 
 
-#: Options that are for networks alone, and those that are for layers alone.
-_FOR_MODEL, _FOR_LAYERS = ("launches", "classes"), ("direction",)
+#: Options that are for one subject of measurement alone, and those that each does not take.
+_FOR_MODEL, _FOR_FIT, _FOR_LAYERS = ("launches", "classes"), ("augment",), ("direction",)
+_REFUSED = {
+    "model": (*_FOR_LAYERS, *_FOR_FIT),
+    "fit": (*_FOR_LAYERS, *_FOR_MODEL, "against", "plot"),
+}
 
 
 def prepare(options: argparse.Namespace) -> None:
@@ -49,22 +50,23 @@ def prepare(options: argparse.Namespace) -> None:
         OptionError, ShapeError, FileError, PlanError: the command line names what there is not, or what does not go
             together, or what does not fit the device.
     """
-    for name in _FOR_LAYERS if options.what == "model" else _FOR_MODEL:
+    for name in _REFUSED.get(options.what, (*_FOR_MODEL, *_FOR_FIT)):
         if getattr(options, name):
             raise OptionError(f"--{name.replace('_', '-')}", f"this option is not for bench {options.what}")
     if options.plot is not None:
         plots.check(options.plot)
         check_writable(options.plot, 0)
-    options.twin = _beside_the_tests("torch_twin", "--against torch") if options.against else None
+    options.twin = beside_the_tests("torch_twin", "--against torch") if options.against else None
     if options.twin:
         options.twin.set_precision(options.precision)
-    if options.what == "model":
+    if options.what in ("model", "fit"):
         if options.subject is None:
-            raise OptionError("SUBJECT", "bench model needs a network", hint=near_matches("", known_models()))
+            raise OptionError("SUBJECT", f"bench {options.what} needs a network", hint=near_matches("", known_models()))
         options.source = find_model(options.subject)
         options.model = build_for(options.source, options.size, options.classes)
+        options.fit = beside_the_tests("fit", "bench fit") if options.what == "fit" else None
     else:
-        options.layers = _beside_the_tests("single_layers", f"bench {options.what}")
+        options.layers = beside_the_tests("single_layers", f"bench {options.what}")
         options.cases = options.layers.find_cases(options)
     device = options.opened = Device(choose(options.device)).at(options.precision)
     device.padding, device.storage = Padding(align=options.align), storage_type(options.storage)
@@ -81,25 +83,12 @@ def prepare(options: argparse.Namespace) -> None:
                 options.twin.check_layer(case.layer, case.input)
 
 
-def _beside_the_tests(name: str, what: str) -> Any:
-    """A module that lies beside the tests of a checkout: only blobnet's own figures need it.
-
-    Raises:
-        OptionError: blobnet is installed without its checkout.
-    """
-    root = Path(blobnet.__file__).parents[1]
-    path = root / "tests" / "bench" / f"{name}.py"
-    if not path.is_file():
-        rule = "what times single layers, or PyTorch, is in blobnet's repository, and not in what is installed"
-        hint = "run `pip install -e .` in a checkout of the repository."
-        raise OptionError(what, rule, missing=path, hint=hint)
-    sys.path.insert(0, str(root))
-    return importlib.import_module(f"tests.bench.{name}")
-
-
 def run(options: argparse.Namespace) -> int:
     """Measures and prints what :func:`prepare` found."""
     device: Device = options.opened
+    if options.what == "fit":
+        options.fit.report(device, options.model, options)
+        return 0
     load = load_average()
     top = roofline.measure(device)
     with contextlib.suppress(FileError):  # What cannot be kept can be measured again.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from blobnet.command_line.beside_tests import beside_the_tests
 from blobnet.contraction import analysis
 from blobnet.contraction.costs import Prediction, predict
 from blobnet.contraction.derivatives import differentiate
@@ -27,7 +28,10 @@ _REPEATS = 7
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compiles a contraction for a device, prints what came of it, and how long it takes."""
+    """Compiles a contraction for a device, prints what came of it, and how long it takes; or a model's choice."""
+    if options.model is not None:
+        beside_the_tests("tile_model", "--model").report(options)
+        return 0
     program = program_of(options)
     device = Device(options.device)
     first: list[Table] = []

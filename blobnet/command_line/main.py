@@ -130,6 +130,7 @@ examples:
   blobnet bench conv resnet50 --batch-size 8 --against torch
   blobnet bench conv 64x56x56:64k3p1 --direction forward
   blobnet bench model resnet18 --size 64 --batch-size 32 --against torch
+  blobnet bench fit mobilenet_v2 --device NVIDIA
 """
 _TUNE_EPILOG = """\
 Measures for every distinct convolution of the model, forward and backward, the
@@ -186,6 +187,7 @@ examples:
   blobnet compile "O[n, o, x : N, F, 28] = +(I[n, i, x+a-1] * W[o, i, a])" \\
     --shapes I=8x64x28 W=64x64x3 --sizes N=8 F=64 --show
   blobnet compile conv.txt --shapes I=8x64x28x28 W=64x64x3x3 --gradients W
+  blobnet compile conv.txt --shapes I=8x64x28x28 W=64x64x3x3 --model seed
 """
 
 

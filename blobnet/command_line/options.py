@@ -193,7 +193,7 @@ many devices:
 --step-time MS  of one device with its part of the batch, as 'blobnet bench model' measures it, for the efficiency
 """,
     "bench": f"""
-what WHAT  model; in a checkout also conv or layer
+what WHAT  model; in a checkout also conv, layer or fit
 subject SUBJECT  a network, a suite or a shape (default for layers: resnet50)
 --batch-size N  samples (default: 8 on a CPU, 64 on a GPU)
 {_SIZE}
@@ -208,6 +208,8 @@ subject SUBJECT  a network, a suite or a shape (default for layers: resnet50)
 for bench model:
 --classes N  default: the model's own
 --launches  list every launch, not every kernel
+for bench fit:
+--augment LIST  measure that too
 """,
     "tune": f"""
 model MODEL  {_MODEL}; a model file; or a suite or shape of 'blobnet bench'
@@ -227,6 +229,7 @@ text TEXT  a contraction, or a file that holds it
 --gradients NAME  compile the gradients of these inputs instead; of all without
 --schedule TEXT  for the first table, instead of the one that is chosen
 --show  print tables and OpenCL C too
+--model NAME  print the tables and the tiles of a published model instead, in a checkout: seed
 {_DEVICE}
 """,
     "convert": f"""
@@ -273,7 +276,8 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "images": {"nargs": "+"},
     "top": {"default": 1},
     "limit": {"default": 60},
-    "bench what": {"choices": ("conv", "layer", "model")},
+    "bench what": {"choices": ("conv", "layer", "model", "fit")},
+    "compile model": {"choices": ("seed",)},
     "subject": {"nargs": "?"},
     "bench batch_size": {"default": None},
     "repeats": {"default": 7},

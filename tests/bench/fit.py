@@ -210,6 +210,22 @@ def line(item: PublicTiming) -> str:
     return text + f"{item.over_device:.2f} times the device's {1e3 * item.device:.4g} ms"
 
 
+def report(device: Device, model: Model, options: argparse.Namespace) -> None:
+    """Measure a network, and print what was found."""
+    augment = augmentations_of(options.augment) if options.augment else ()
+    found = timings(device, model, options.batch_size or BATCH_SIZES[device.is_host], augment, options.repeats)
+    if options.json:
+        keys = ("what", "samples", "ms", "device_ms")
+        rows = [(item.what, item.samples, 1e3 * item.seconds, 1e3 * item.device) for item in found]
+        print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1))
+        return
+    print(f"{device.info}\n{model.graph.input.shape}, {device.precision}")
+    print("\n".join(map(line, found)))
+    if augment:
+        rate = found[0].seconds / found[1].seconds
+        print(f"{rate:.3f} of the images/s without {', '.join(map(str, augment))}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -223,19 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     device = Device(options.device).at(options.precision)
-    model = build_for(find_model(options.model), options.size, None)
-    augment = augmentations_of(options.augment) if options.augment else ()
-    found = timings(device, model, options.batch_size or BATCH_SIZES[device.is_host], augment, options.repeats)
-    if options.json:
-        keys = ("what", "samples", "ms", "device_ms")
-        rows = [(item.what, item.samples, 1e3 * item.seconds, 1e3 * item.device) for item in found]
-        print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1))
-        return
-    print(f"{device.info}\n{model.graph.input.shape}, {device.precision}")
-    print("\n".join(map(line, found)))
-    if augment:
-        rate = found[0].seconds / found[1].seconds
-        print(f"{rate:.3f} of the images/s without {', '.join(map(str, augment))}")
+    report(device, build_for(find_model(options.model), options.size, None), options)
 
 
 if __name__ == "__main__":

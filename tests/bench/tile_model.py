@@ -401,7 +401,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", nargs="+", type=option_types.named_size, default=[])
     parser.add_argument("--gradients", nargs="*", help="of these inputs instead; of all without")
     parser.add_argument("--show", action="store_true", help="also the tiles that the search looks at")
-    options = parser.parse_args(arguments)
+    report(parser.parse_args(arguments))
+
+
+def report(options: argparse.Namespace) -> None:
+    """Print the tables of a text, and the tiles that are chosen for them."""
     groups = [group for group in grouped(program_of(options)) if group.statement.reduction_indexes]
     print("\n\n".join("\n".join(explained(group, with_search=options.show)) for group in groups))
 

@@ -361,21 +361,20 @@ def test_a_whole_network(run, known_roofline, net, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("augment", [[], ["--augment", "flip,mixup"]], ids=str)
-def test_fit_and_predict(run, capsys, net, augment, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_and_predict(run, net, augment, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "_EPOCH_SECONDS", 0.0)
     settings = ["--batch-size", "2", "--repeats", "1", "--size", "6", "--device", device.info.address]
-    fit.main([net, *settings, *augment])
-    assert (" of the images/s without Flip(" in capsys.readouterr().out) == bool(augment)
-    fit.main([net, *settings, *augment, "--json"])
-    calls = json.loads(capsys.readouterr().out)
+    found = run("bench", "fit", net, *settings, *augment)
+    assert (found.status, " of the images/s without Flip(" in found.out) == (0, bool(augment))
+    calls = json.loads(run("bench", "fit", net, *settings, *augment, "--json").out)
     assert [call["what"] for call in calls] == ["fit", *(["augment"] if augment else []), "predict", "predict"]
     assert [call["samples"] for call in calls] == [2] * (len(calls) - 1) + [1]
     assert all(call["ms"] > 0 and call["device_ms"] > 0 for call in calls)
 
 
 def test_fit_with_what_does_not_change_the_samples(run, net, device: Device) -> None:
-    with pytest.raises(BlobnetError, match="Saturation: the model's input must have three units"):
-        fit.main([net, "--batch-size", "2", "--augment", "saturation", "--device", device.info.address])
+    settings = ["--batch-size", "2", "--augment", "saturation", "--device", device.info.address]
+    assert "Saturation: the model's input must have three units" in run("bench", "fit", net, *settings).err
 
 
 def test_kernels_against_the_roofline() -> None:
@@ -525,8 +524,9 @@ def test_the_twin_of_a_network_computes_the_same(name: str) -> None:
         (["model", "lenet"], "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet."),
         (["model", "lenet5", "--direction", "forward"], "--direction: this option is not for bench model."),
         (["conv", "nowhere.py:net"], "nowhere.py: there must be such a Python file."),
-        (["model", "lenet5", "--augment", "flip"], "unknown argument '--augment'"),
-        (["fit", "lenet5"], "argument WHAT: unknown name 'fit'"),
+        (["model", "lenet5", "--augment", "flip"], "--augment: this option is not for bench model."),
+        (["fit", "lenet5", "--launches"], "--launches: this option is not for bench fit."),
+        (["fit"], "SUBJECT: bench fit needs a network."),
         (["ladder"], "argument WHAT: unknown name 'ladder'"),
     ],
 )  # fmt: skip
@@ -596,7 +596,7 @@ def test_without_pytorch(run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_checkout(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments, subject: str) -> None:
     monkeypatch.setattr(blobnet, "__file__", str(tmp_path / "blobnet" / "__init__.py"))
     result = run("bench", *arguments)
-    rule = "what times single layers, or PyTorch, is in blobnet's repository, and not in what is installed."
+    rule = "what measures blobnet's own figures is in its repository, and not in what is installed."
     assert result.status == 2
     assert result.err.startswith(f"error: {subject}: {rule} Received missing={tmp_path}")
     assert "Hint: run `pip install -e .` in a checkout of the repository." in result.err

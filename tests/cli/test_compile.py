@@ -8,7 +8,6 @@ import pytest
 
 from blobnet.device.programs import Programs
 from blobnet.errors import BuildError
-from tests.bench import tile_model
 
 MATMUL = "O[n, m] = +(A[n, k] * B[k, m])"
 
@@ -75,12 +74,11 @@ def test_the_examples_of_the_seeds(run, tmp_path, name: str, gradients: bool) ->
         assert "pack" in found.out
 
 
-def test_the_model_of_a_seed(capsys, tmp_path) -> None:
+def test_the_model_of_a_seed(run, tmp_path) -> None:
     """What the text prints for its example (docs/sources.md); no device is asked."""
     (tmp_path / "seed.txt").write_text(SEEDS["001"][0])
     arguments = [str(tmp_path / "seed.txt"), "--shapes", "D=32x224x224x64", "K=3x3x64x64"]
-    tile_model.main([*arguments, "--show"])
-    found = capsys.readouterr().out
+    found = run("compile", *arguments, "--model", "seed", "--show", "--device", "none").out
     for line in [
         "       i         3         0     14336     12288",
         "     off                   0    -14400         0",
@@ -94,8 +92,7 @@ def test_the_model_of_a_seed(capsys, tmp_path) -> None:
     ]:
         assert line in found.splitlines()
     assert "tiles: [ci: 8, co: 32, i: 2, j: 3, n: 16, x: 2, y: 2]\n" in found
-    tile_model.main([*arguments, "--gradients"])
-    shown = capsys.readouterr().out
+    shown = run("compile", *arguments, "--model", "seed", "--gradients").out
     assert shown.count("chosen of") == 3  # The sums of O, whose sign the ReLU's derivative asks for, d_D and d_K.
     assert "tile [" not in shown
 
