@@ -245,8 +245,9 @@ def _tile(names: list[str]) -> dict[str, Tile]:
 
 
 def _side(names: list[str]) -> Side:
-    height, block = map(_number, names[-1].split("x"))
-    return Side(_several(names[:-1]), height, block)
+    *indexes, sizes = names
+    height, block = map(_number, sizes.split("x"))
+    return Side(_several(indexes), height, block)
 
 
 def _cheap(names: list[str]) -> bool:

@@ -11,7 +11,16 @@ import pytest
 from blobnet.contraction import function
 from blobnet.contraction.costs import predict
 from blobnet.contraction.lowering import grouped, laid_out
-from blobnet.contraction.schedule import Schedule, borders, can_be_cheap, check, combining, local_tiles, prepared
+from blobnet.contraction.schedule import (
+    _SETTINGS,
+    Schedule,
+    borders,
+    can_be_cheap,
+    check,
+    combining,
+    local_tiles,
+    prepared,
+)
 from blobnet.contraction.search import best_schedule, search
 from blobnet.contraction.table import Table, flatten
 from blobnet.errors import OptionError
@@ -97,6 +106,12 @@ def test_what_does_not_fit_is_refused(convolution: Table, text: str, rule: str) 
     with pytest.raises(OptionError) as caught:
         use()
     assert f"schedule: {rule}" in str(caught.value)
+
+
+@pytest.mark.parametrize("word", _SETTINGS)
+def test_a_setting_without_its_words_is_refused(word: str) -> None:
+    with pytest.raises(OptionError, match=f"schedule: {word!r} is no setting"):
+        Schedule.parse(word)
 
 
 PRODUCT = "rows o 16x4; columns n y x 64x8; depth i a b 4"
