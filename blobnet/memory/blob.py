@@ -48,7 +48,7 @@ class StorageType:
 
     def encode(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return numbers as they are in memory, rounded to the nearest, ties to even: an array of ``dtype``."""
-        if self is not BFLOAT16:
+        if self != BFLOAT16:
             return np.asarray(values).astype(self.dtype)
         bits = np.asarray(values, np.float32).view(np.uint32)
         rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
@@ -56,7 +56,7 @@ class StorageType:
 
     def decode(self, memory: npt.NDArray[Any]) -> FloatArray:
         """Return the numbers that are in memory."""
-        if self is not BFLOAT16:
+        if self != BFLOAT16:
             return memory.astype(np.float32, copy=False)
         return (memory.astype(np.uint32) << 16).view(np.float32)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,12 @@ def test_rounds_to_nearest_even() -> None:
     wanted = np.float32([1, 1 + 2**-6, -(1 + 2**-7), np.inf, np.inf, 2.0**-133, -0.0])
     np.testing.assert_array_equal(BFLOAT16.decode(BFLOAT16.encode(values)), wanted)
     assert np.isnan(BFLOAT16.decode(BFLOAT16.encode(np.uint32([0x7F800001]).view(np.float32)))).all()
+
+
+def test_a_type_of_a_plan_that_was_read_back_is_the_same() -> None:
+    again = replace(BFLOAT16)
+    assert again is not BFLOAT16
+    np.testing.assert_array_equal(again.decode(again.encode([1.5, -2.0])), [1.5, -2.0])
 
 
 def test_gradients(device: Device) -> None:
