@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from blobnet.errors import FIRST_READ
-from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall
+from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Shards
 from blobnet.launch.kernel_source import Definition, KernelSource, Tunable
 from blobnet.launch.task import Task, Variant
 from blobnet.memory.blob import Axis, BlobLayout, StorageType
@@ -32,7 +32,8 @@ from blobnet.support.user_cache import read_entry, write_entry
 
 #: The classes that a plan is made of; their parts are their fields, in order.
 _RECORDS = (
-    *(Array, Axis, Blob, BlobLayout, Buffer, GlobalSize, KernelCall, KernelSource, StorageType, Task, Tunable, Variant),
+    *(Array, Axis, Blob, BlobLayout, Buffer, GlobalSize, KernelCall, KernelSource, Shards, StorageType, Task, Tunable),
+    Variant,
 )
 #: The fields of a plan that are kept, beside its request. ``sites`` only serve callers that let layers make more calls.
 _KEPT = ("calls", "buffers", "placed", "outputs", "deltas", "fused")

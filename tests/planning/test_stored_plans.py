@@ -17,7 +17,7 @@ from blobnet.errors import FIRST_READ, BlobnetWarning
 from blobnet.launch.kernel_call import Tuning
 from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant
 from blobnet.losses import CrossEntropy, MeanSquaredError
-from blobnet.memory.blob import FLOAT16, Padding
+from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, Padding
 from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.network.parameters import parameter_table
 from blobnet.planning import make_plan, plan_cache
@@ -26,6 +26,7 @@ from blobnet.planning.plan_cache import _given, _read, _written, keep, key_of, l
 from blobnet.planning.request import Request
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
+from tests.tiny import tiny_model
 
 #: Before tests/conftest.py puts another in its place.
 FILES_OF_BLOBNET = plan_cache._files.__wrapped__
@@ -68,10 +69,25 @@ def test_random_graphs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["lenet5", "mobilenet_v2", "densenet121", "unet", "vit_tiny"])
 def test_networks_in_all_kinds_of_numbers(tmp_path: Path, name: str) -> None:
     graph = getattr(models, name)().graph
-    for storage in ("float32", "float16"):
-        tuning = tuning_for("cpu")
-        tuning = replace(tuning, storage=FLOAT16) if storage == "float16" else tuning
-        check_read_back(Request(graph, 2, tuning=tuning, sample_type="uint8"), tmp_path / "plan")
+    for storage in (FLOAT32, FLOAT16, BFLOAT16):
+        check_read_back(
+            Request(graph, 2, tuning=replace(tuning_for("cpu"), storage=storage), sample_type="uint8"),
+            tmp_path / "plan",
+        )
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_shards_at_once(tmp_path: Path, kind: str) -> None:
+    settings: dict[str, Any] = {
+        "loss": CrossEntropy(),
+        "training": True,
+        "in_batches": True,
+        "tuning": tuning_for(kind),
+    }
+    one, several = (Request(tiny_model().graph, 12, at_once=count, **settings) for count in (1, 3))
+    check_read_back(several, tmp_path / "plan")
+    assert any(call.shards for _, call in plan_of(several).calls)
+    assert key_of(one) != key_of(several)
 
 
 def test_several_losses(tmp_path: Path) -> None:
