@@ -32,6 +32,7 @@ _SHOWN_KERNELS = 12
 
 #: Options that are for one subject of measurement alone, and those that each does not take.
 _FOR_MODEL, _FOR_FIT, _FOR_LAYERS = ("launches", "classes"), ("augment",), ("direction",)
+_NETWORKS = ("model", "fit")
 _REFUSED = {
     "model": (*_FOR_LAYERS, *_FOR_FIT),
     "fit": (*_FOR_LAYERS, *_FOR_MODEL, "against", "plot"),
@@ -59,19 +60,21 @@ def prepare(options: argparse.Namespace) -> None:
     options.twin = beside_the_tests("torch_twin", "--against torch") if options.against else None
     if options.twin:
         options.twin.set_precision(options.precision)
-    if options.what in ("model", "fit"):
+    if options.what in _NETWORKS:
         if options.subject is None:
             raise OptionError("SUBJECT", f"bench {options.what} needs a network", hint=near_matches("", known_models()))
         options.source = find_model(options.subject)
         options.model = build_for(options.source, options.size, options.classes)
-        options.fit = beside_the_tests("fit", "bench fit") if options.what == "fit" else None
+        if options.what == "fit":
+            options.beside = beside_the_tests("fit", "bench fit")
+            options.changes = options.beside.changes_of(options)
     else:
-        options.layers = beside_the_tests("single_layers", f"bench {options.what}")
-        options.cases = options.layers.find_cases(options)
+        options.beside = beside_the_tests("single_layers", f"bench {options.what}")
+        options.cases = options.beside.find_cases(options)
     device = options.opened = Device(choose(options.device)).at(options.precision)
     device.padding, device.storage = Padding(align=options.align), storage_type(options.storage)
     options.samples = options.batch_size or BATCH_SIZES[device.is_host]
-    if options.what == "model":
+    if options.what in _NETWORKS:
         network.check(device, options.model, options.samples)
     options.where = None
     if options.twin:
@@ -86,9 +89,6 @@ def prepare(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measures and prints what :func:`prepare` found."""
     device: Device = options.opened
-    if options.what == "fit":
-        options.fit.report(device, options.model, options)
-        return 0
     load = load_average()
     top = roofline.measure(device)
     with contextlib.suppress(FileError):  # What cannot be kept can be measured again.
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
     say("; ".join([f"batch {options.samples}, {device.precision}", *twin]))
     for note in load_notes(load):
         say(note)
-    found = (_run_model if options.what == "model" else options.layers.run)(options, top, say)
+    found = (_run_model if options.what == "model" else options.beside.run)(options, top, say)
     if options.json:
         print(json.dumps({**header, **found}, indent=1))
     return 0

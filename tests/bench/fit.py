@@ -1,6 +1,6 @@
 """What users call, ``Model.fit`` and ``Model.predict`` on NumPy arrays, against what the device needs for it.
 
-    python tests/bench/fit.py resnet50 [--augment crop,flip] [--batch-size 64] [--size 224] [--device NVIDIA]
+    blobnet bench fit resnet50 [--augment crop,flip] [--batch-size 64] [--size 224] [--device NVIDIA]
 
 The seconds of a step of ``fit`` and of a batch of ``predict``, over those of the same launches on data that are there.
 """
@@ -8,11 +8,11 @@ The seconds of a step of ``fit`` and of a batch of ``predict``, over those of th
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,10 @@ from blobnet.augment import Augmentation
 from blobnet.augment.epoch_rows import check_fit
 from blobnet.augment.words import augmentations_of
 from blobnet.bench.network import random_classes
+from blobnet.bench.roofline import Roofline
 from blobnet.bench.timing import values_like
 from blobnet.callbacks import Callback
-from blobnet.command_line.bench import BATCH_SIZES
-from blobnet.command_line.model_argument import build_for, find_model
+from blobnet.command_line.bench import short
 from blobnet.device.device import Device
 from blobnet.execution.inference import Evaluator
 from blobnet.losses import CrossEntropy
@@ -193,54 +193,40 @@ def _median_burst(run: Callable[[], None], device: Device, repeats: int) -> floa
     return statistics.median(times)
 
 
-def timings(
-    device: Device, model: Model, batch_size: int, augment: Sequence[Augmentation], repeats: int
-) -> list[PublicTiming]:
-    """``fit``, with augmentation too where there is some, and ``predict`` of a batch and of one sample."""
-    check_fit(augment, model.graph.input.shape, model.graph.output.shape, CrossEntropy())
-    found = time_fits(device, model, batch_size, [(), augment] if augment else [()])
-    return [*found, *(time_predict(device, model, count, repeats) for count in (batch_size, 1))]
+def changes_of(options: argparse.Namespace) -> Sequence[Augmentation]:
+    """How samples change in a second ``fit``; raises OptionError where these samples cannot."""
+    changes = augmentations_of(options.augment, "--augment") if options.augment else ()
+    check_fit(changes, options.model.graph.input.shape, options.model.graph.output.shape, CrossEntropy())
+    return changes
 
 
-def line(item: PublicTiming) -> str:
-    """A timing for people."""
+def run(options: argparse.Namespace, top: Roofline, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measures and prints ``fit``, with augmentation too where there is some, and ``predict`` of a batch and of one."""
+    device, model, batch_size = options.opened, options.model, options.samples
+    shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
+    say(f"{options.source.text} for {'x'.join(map(str, shape))} and {classes} classes, from float32 NumPy arrays\n")
+    timings = time_fits(device, model, batch_size, [(), options.changes] if options.changes else [()])
+    for item in timings:
+        say(_line(item))
+    if options.changes:
+        rate = timings[0].seconds / timings[1].seconds
+        say(f"{'':<8}{rate:.3f} of the images/s without {', '.join(map(str, options.changes))}")
+    for count in (batch_size, 1):
+        timings.append(time_predict(device, model, count, options.repeats))
+        say(_line(timings[-1]))
+    return {
+        "model": options.source.text,
+        "input_shape": list(shape),
+        "classes": classes,
+        "calls": [
+            {"what": item.what, "samples": item.samples, "ms": 1e3 * item.seconds, "device_ms": 1e3 * item.device}
+            for item in timings
+        ],
+    }
+
+
+def _line(item: PublicTiming) -> str:
     unit = "batch" if item.what == "predict" else "step"
-    text = f"{item.what:<8}{1e3 * item.seconds:8.4g} ms a {unit} of {item.samples}, "
-    text += f"{item.samples / item.seconds:,.0f} images/s; "
-    return text + f"{item.over_device:.2f} times the device's {1e3 * item.device:.4g} ms"
-
-
-def report(device: Device, model: Model, options: argparse.Namespace) -> None:
-    """Measure a network, and print what was found."""
-    augment = augmentations_of(options.augment) if options.augment else ()
-    found = timings(device, model, options.batch_size or BATCH_SIZES[device.is_host], augment, options.repeats)
-    if options.json:
-        keys = ("what", "samples", "ms", "device_ms")
-        rows = [(item.what, item.samples, 1e3 * item.seconds, 1e3 * item.device) for item in found]
-        print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows], indent=1))
-        return
-    print(f"{device.info}\n{model.graph.input.shape}, {device.precision}")
-    print("\n".join(map(line, found)))
-    if augment:
-        rate = found[0].seconds / found[1].seconds
-        print(f"{rate:.3f} of the images/s without {', '.join(map(str, augment))}")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("--augment", default="")
-    parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--size", type=int)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--device")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
-    device = Device(options.device).at(options.precision)
-    report(device, build_for(find_model(options.model), options.size, None), options)
-
-
-if __name__ == "__main__":
-    main()
+    line = f"{item.what:<8}{short(1e3 * item.seconds):>8} ms a {unit} of {item.samples}, "
+    line += f"{item.samples / item.seconds:,.0f} images/s; "
+    return line + f"{item.over_device:.2f} times the device's {short(1e3 * item.device)} ms"

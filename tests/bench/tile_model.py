@@ -1,6 +1,6 @@
 """PlaidML's choice of tiles, as published (seed 001): a cost model and a search over flat tables.
 
-    python tests/bench/tile_model.py TEXT --shapes I=8x64x28x28 W=64x64x3x3 [--sizes NAME=N ...] [--gradients] [--show]
+    blobnet compile TEXT --shapes I=8x64x28x28 W=64x64x3x3 --model seed [--gradients] [--show]
 
 A replica, figure for figure, of what J. Bruestle, "Automatic Kernel Generation in PlaidML" (2018), prints for its
 convolution, on the hardware of its example; for any contraction, to compare other choices with (docs/sources.md). A
@@ -15,10 +15,9 @@ from __future__ import annotations
 import argparse
 import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from blobnet.command_line import option_types
 from blobnet.command_line.compile import program_of
 from blobnet.contraction.form import Apply, Read
 from blobnet.contraction.layout import Layout
@@ -393,22 +392,7 @@ def explained(group: Group, hardware: Hardware = PUBLISHED, *, with_search: bool
     yield f"threads: {', '.join(f'{name}: {count}' for name, count in threads if count > 1)}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("text", help="a contraction, or a file that holds it")
-    parser.add_argument("--shapes", nargs="+", type=option_types.named_sizes, default=[])
-    parser.add_argument("--sizes", nargs="+", type=option_types.named_size, default=[])
-    parser.add_argument("--gradients", nargs="*", help="of these inputs instead; of all without")
-    parser.add_argument("--show", action="store_true", help="also the tiles that the search looks at")
-    report(parser.parse_args(arguments))
-
-
 def report(options: argparse.Namespace) -> None:
     """Print the tables of a text, and the tiles that are chosen for them."""
     groups = [group for group in grouped(program_of(options)) if group.statement.reduction_indexes]
     print("\n\n".join("\n".join(explained(group, with_search=options.show)) for group in groups))
-
-
-if __name__ == "__main__":
-    main()

@@ -366,7 +366,7 @@ def test_fit_and_predict(run, net, augment, device: Device, monkeypatch: pytest.
     settings = ["--batch-size", "2", "--repeats", "1", "--size", "6", "--device", device.info.address]
     found = run("bench", "fit", net, *settings, *augment)
     assert (found.status, " of the images/s without Flip(" in found.out) == (0, bool(augment))
-    calls = json.loads(run("bench", "fit", net, *settings, *augment, "--json").out)
+    calls = json.loads(run("bench", "fit", net, *settings, *augment, "--json").out)["calls"]
     assert [call["what"] for call in calls] == ["fit", *(["augment"] if augment else []), "predict", "predict"]
     assert [call["samples"] for call in calls] == [2] * (len(calls) - 1) + [1]
     assert all(call["ms"] > 0 and call["device_ms"] > 0 for call in calls)
