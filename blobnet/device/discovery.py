@@ -384,7 +384,7 @@ def check_precision(info: DeviceInfo, precision: str) -> None:
     """
     if precision not in PRECISIONS:
         hint = near_matches(precision, list(PRECISIONS))
-        raise OptionError("precision", "it must be fp32, tf32 or bf16", precision=precision, hint=hint)
+        raise OptionError("precision", f"it must be one of {', '.join(PRECISIONS)}", precision=precision, hint=hint)
     if precision == "tf32" and (info.model.capability or (0, 0)) < AMPERE:
         rule = "tf32 needs an NVIDIA GPU with tensor cores (compute capability 8.0)"
         raise DeviceError("precision", rule, device=info.name, hint="leave it at fp32, or choose another device.")

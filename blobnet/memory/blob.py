@@ -77,7 +77,7 @@ def storage_type(name: str) -> StorageType:
     """
     if name not in STORAGE_TYPES:
         hint = near_matches(name, list(STORAGE_TYPES))
-        raise OptionError("storage", "it must be float32, float16 or bfloat16", storage=name, hint=hint)
+        raise OptionError("storage", f"it must be one of {', '.join(STORAGE_TYPES)}", storage=name, hint=hint)
     return STORAGE_TYPES[name]
 
 

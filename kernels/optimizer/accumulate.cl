@@ -9,9 +9,9 @@
  *   FILLED_SHARDS  those with samples; others have no gradients
  * Macros:
  *   TRAINABLE_ELEMENTS
- *   AT_ONCE             shards, a power of two
- *   STRIDE              elements from one to the next
- *   GLOBAL_WIDTH        work-items
+ *   AT_ONCE       shards, a power of two
+ *   STRIDE        elements from one to the next
+ *   GLOBAL_WIDTH  work-items
  * Tunables:
  *   LANES loops 8, lanes 1 of 1 2 4 8 16: elements of a vector
  *   RUN loops 512, lanes 1 of 1 4 64 128 256 512 1024: vectors in a row that a work-item does

@@ -124,7 +124,7 @@ def test_halves_end_at_65504(device: Device) -> None:
 
 def test_storages_that_there_are_not(device: Device) -> None:
     rule = (
-        "storage: it must be float32, float16 or bfloat16. Received storage=half. "
+        "storage: it must be one of float32, float16, bfloat16. Received storage=half. "
         "Hint: known names: bfloat16, float16, float32."
     )
     with pytest.raises(OptionError, match=re.escape(rule)):

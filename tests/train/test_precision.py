@@ -104,5 +104,5 @@ def test_prediction_in_one_precision_of_what_was_trained_in_another(device: Devi
 
 
 def test_unknown_precision(device: Device) -> None:
-    with pytest.raises(OptionError, match=r"it must be fp32, tf32 or bf16\. Received precision=fp16\."):
+    with pytest.raises(OptionError, match=r"it must be one of fp32, tf32, bf16\. Received precision=fp16\."):
         tiny_model().fit(*digits(8), device=device, precision="fp16")
