@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import blobnet as bn
 from blobnet import layers
@@ -21,6 +21,7 @@ from blobnet.memory.blob import Shape
 from blobnet.memory.windows import WindowAxis
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
+from tests.layers.test_operators import functional
 from tests.layers.torch_contract import run_torch_contract
 
 TEXT = """function (I[N, U, Y, X], weight[F, C, {taps}], bias[F]) -> (O) {{
@@ -112,17 +113,17 @@ CASES = {
             sizes={"F": 6, "C": 4},
         ),
         Shape(4, 7, 9),
-        lambda x, p: torch.nn.functional.conv2d(x[0], p["weight"], p["bias"], padding=1),
+        lambda x, p: functional().conv2d(x[0], p["weight"], p["bias"], padding=1),
     ),
     "transposed": (
         layers.ConvTranspose2D(6, 3, 2, 1),
         Shape(4, 7, 9),
-        lambda x, p: torch.nn.functional.conv_transpose2d(x[0], p["weight"], p["bias"], 2, 1),
+        lambda x, p: functional().conv_transpose2d(x[0], p["weight"], p["bias"], 2, 1),
     ),
     "transposed, in a row": (
         layers.ConvTranspose1D(6, 4, 2, bias=False, groups=2),
         Shape(4, 9),
-        lambda x, p: torch.nn.functional.conv_transpose1d(x[0], p["weight"], None, 2, groups=2),
+        lambda x, p: functional().conv_transpose1d(x[0], p["weight"], None, 2, groups=2),
     ),
 }
 
@@ -176,7 +177,9 @@ BEGUN = """function (I[N, C, Y, X], W[C, C]) -> (O) {
 def test_what_a_convolution_begins_to_add_up_goes_on_between_others(device: Device) -> None:
     """The delta of H: a convolution begins it, a compiled statement adds to it, and the next one reads it."""
 
-    def reference(x: list[torch.Tensor], p: dict[str, torch.Tensor]) -> torch.Tensor:
+    torch = pytest.importorskip("torch")
+
+    def reference(x: list[Any], p: dict[str, Any]) -> Any:
         hidden = torch.tanh(x[0])
         return torch.einsum("ncyx,fc->nfyx", hidden, p["W"]) * hidden**2
 
@@ -195,7 +198,9 @@ BEHIND = """function (I[N, C, Y, X], W[F, C], bias[F]) -> (O) {
 def test_all_is_compiled_where_pieces_would_share_what_has_no_place(device: Device, activation: str | None) -> None:
     """Sums of a sample, M, stand on both sides of a convolution; its bias must not be lost with it."""
 
-    def reference(x: list[torch.Tensor], p: dict[str, torch.Tensor]) -> torch.Tensor:
+    torch = pytest.importorskip("torch")
+
+    def reference(x: list[Any], p: dict[str, Any]) -> Any:
         made = torch.einsum("ncyx,fc->nfyx", x[0], p["W"]) + p["bias"][:, None, None]
         return made * x[0].sum((1, 3))[:, None, :, None]
 
