@@ -10,6 +10,7 @@ NOTE: nothing here may import blobnet.device.device before a test asks for a dev
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -21,6 +22,10 @@ from blobnet.support.cores import usable_cores
 
 if TYPE_CHECKING:
     from blobnet.device.device import Device
+
+# Workers fill the processor. Threads of BLAS and PyTorch beside them would only wait in loops; NumPy is not loaded yet.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
 
 _DEFAULT = "default"
 #: The lanes of a wave of those that are interpreted, by name.
@@ -53,6 +58,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = {item for item in chosen if not item.get_closest_marker("long")}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def pytest_collection_finish() -> None:
+    """What stands for ten thousand tests is not looked through for garbage after each of them."""
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

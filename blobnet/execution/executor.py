@@ -271,7 +271,7 @@ def _tell_denied(device: Device, plan: Plan) -> None:
 def _first_failure(device: Device, plan: Plan) -> tuple[list[KernelCall], BuildError] | None:
     """The first call of a plan that cannot be built, with the others of its program; None if all are built."""
     programs = _keep_programs(device, plan)
-    _build_ahead(device, programs)
+    build_ahead(device, programs)
     for text, calls in programs.items():
         for call in {(call.source.entry, call.local_size): call for call in calls}.values():
             try:
@@ -283,20 +283,22 @@ def _first_failure(device: Device, plan: Plan) -> tuple[list[KernelCall], BuildE
 
 def _keep_programs(device: Device, plan: Plan) -> dict[str, list[KernelCall]]:
     """Make room for all programs of a plan, and return its calls by them."""
-    programs = _programs(call for _, call in plan.calls)
+    programs = programs_of(call for _, call in plan.calls)
     device.programs.set_cache_limit(len(programs) + _OTHER_PROGRAMS)
     return programs
 
 
-def _programs(calls: Iterable[KernelCall]) -> dict[str, list[KernelCall]]:
-    """The calls of every program, by its text."""
+def programs_of(calls: Iterable[KernelCall]) -> dict[str, list[KernelCall]]:
+    """Return the calls of every program, by its text."""
     programs: dict[str, list[KernelCall]] = {}
     for call in calls:
         programs.setdefault(call.assemble(), []).append(call)
     return programs
 
 
-def _build_ahead(device: Device, programs: Mapping[str, Sequence[KernelCall]]) -> None:
+def build_ahead(device: Device, programs: Mapping[str, Sequence[KernelCall]]) -> None:
+    """Build the programs of :func:`programs_of` side by side; who binds a call of one that fails gets its error."""
+
     def trials(text: str) -> list[Trial]:
         found = [_trial(call) for call in programs[text]]
         return list({(trial.entry, trial.local_size): trial for trial in found}.values())
@@ -360,7 +362,7 @@ def build(device: Device, call: KernelCall, text: str) -> None:
 def bind(device: Device, calls: Iterable[KernelCall], memory: Mapping[str, Any], batch: Batch) -> list[Launch]:
     """Kernel objects with all arguments set, for a batch; ``memory`` has a buffer for each storage."""
     calls = list(calls)
-    _build_ahead(device, _programs(calls))  # Of what no plan holds: the optimizer's.
+    build_ahead(device, programs_of(calls))  # Of what no plan holds: the optimizer's.
     return [Launch(device, call, call.assemble(), memory, batch) for call in calls]
 
 

@@ -20,7 +20,7 @@ from blobnet.examination.reference.activation import named
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import Layer, Placement, Placements
 from blobnet.memory.blob import FLOAT32, FloatArray, Shape, StorageType
-from tests.layers.arranged import Arrangement, Bench, function_step, make_problem, placed
+from tests.layers.arranged import Arrangement, Bench, build_together, function_step, make_problem, placed
 from tests.reference.compare import assert_close
 
 Float64Array = npt.NDArray[np.float64]
@@ -148,15 +148,18 @@ def run_layer_contract(
     if arrangements is not None:
         chosen = [arrangement for arrangement in chosen if arrangement.name in arrangements]
         chosen += [arrangement for arrangement in arrangements if isinstance(arrangement, Arrangement)]
-    for arrangement in chosen:
-        bench = Bench(device, problem, arrangement, tuning)
-        report[arrangement.name] = _run_twice(bench, references, backward)
-        _check_launches(bench, report[arrangement.name])
-    for name in fused:
-        if problem.layer.fuses((function_step(name),)):
-            arrangement = Arrangement(f"with {name}", same_pitch=True, training=training, activation=name)
-            bench = Bench(device, problem, arrangement, tuning)
-            report[arrangement.name] = _run_twice(bench, references, backward and problem.layer.recomputes_output)
+    epilogues = [
+        Arrangement(f"with {name}", same_pitch=True, training=training, activation=name)
+        for name in fused
+        if problem.layer.fuses((function_step(name),))
+    ]
+    benches = [Bench(device, problem, arrangement, tuning) for arrangement in (*chosen, *epilogues)]
+    build_together(benches)
+    for bench in benches:
+        is_own = bench.full in chosen
+        report[bench.full.name] = _run_twice(bench, references, backward and (is_own or layer.recomputes_output))
+        if is_own:
+            _check_launches(bench, report[bench.full.name])
     return ContractReport(report)
 
 
