@@ -20,7 +20,7 @@ from blobnet import optimizers
 from blobnet.augment import Augmentation
 from blobnet.callbacks import Callback
 from blobnet.callbacks.base import check_callbacks
-from blobnet.data.labels import labels_for, prepare_labels
+from blobnet.data.labels import Labels, labels_for, prepare_labels
 from blobnet.data.sample_weights import ClassWeights, prepare_class_weights, weights_for_outputs
 from blobnet.data.samples import as_batches, comes_in_batches, sources_for, with_labels
 from blobnet.data.values import all_finite, as_float32
@@ -49,7 +49,7 @@ from blobnet.memory.blob import FloatArray, Shape
 from blobnet.metrics import Report
 from blobnet.metrics.types import Metric
 from blobnet.network import graph
-from blobnet.network.ends import heads_of, losses_description, to_dict, to_list
+from blobnet.network.ends import Head, heads_of, losses_description, to_dict, to_list
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters
 from blobnet.network.summary import Summary, summarize
@@ -58,17 +58,18 @@ from blobnet.parallel.world import World, check_world, device_of_rank, watched
 from blobnet.planning import Plan, make_plan
 from blobnet.support.build_progress import announced
 from blobnet.support.checks import check_count
-from blobnet.support.foreign import explain_method, explained
+from blobnet.support.foreign import explain_argument, explain_method, explained
 from blobnet.training.advice import note_losses, note_order, note_scale
 from blobnet.training.arguments import held_out_of, loss_of, loss_weights_for, losses_for
 from blobnet.training.epoch import TrainingData
 from blobnet.training.kept import KeptArrays
 from blobnet.training.ranks import check_ranks
 from blobnet.training.resuming import check_resumed, interrupted_training
-from blobnet.training.settings import KEYWORDS, Interrupted, TrainingSettings, check_seed
+from blobnet.training.settings import KEYWORDS, STEP_KEYWORDS, Interrupted, TrainingSettings, check_seed
+from blobnet.training.step_by_step import LatestWeights, StepByStep
 from blobnet.training.step_plan import StepContext
 from blobnet.training.trainer import Progress, Trainer
-from blobnet.training.training_step import TrainingStep, not_finite, step_that_fits
+from blobnet.training.training_step import TrainingStep, input_deltas, not_finite, step_that_fits
 
 #: A loss or its name; for several outputs one for each, by name or in a list.
 AnyLoss: TypeAlias = "Loss | str | Mapping[str, Loss | str] | Sequence[Loss | str] | None"
@@ -95,6 +96,8 @@ class Model:
         OptionError: the outputs do not depend on exactly these inputs.
         ShapeError: a layer stands in several places that do not fit the same parameters.
     """
+
+    _weights = LatestWeights()
 
     @explained
     def __init__(
@@ -136,7 +139,7 @@ class Model:
         self._nodes: tuple[object, dict[str, Node]] | None = None
         #: What does to nodes what the input layers do to samples, by name: the same layers whenever it is called.
         self._standardized: dict[str, Layer] = {}
-        self._weights: Mapping[str, FloatArray] = {}
+        self._weights = {}
         self._state: TrainingState | None = None
         self.initialize(seed)
         if carried:
@@ -626,7 +629,9 @@ class Model:
             self._note_scale(data.sources, training=True)
             check_process()  # Else their lock may never open.
             self._evaluators.clear()  # They would only hold memory that training needs.
-            settings = replace(settings, class_weights=self._class_weights(settings.class_weights, data))
+            settings = replace(
+                settings, class_weights=self._class_weights(settings.class_weights, data.labels, data.heads)
+            )
             _check_sums(settings, data)
             changes = check_resumed(interrupted, settings, self.graph, data.count) if interrupted else {}
             chosen = self.device_for(device).at(settings.precision)
@@ -664,6 +669,46 @@ class Model:
                 raise
         return self.history
 
+    def trainer(
+        self,
+        *,
+        batch_size: int | None = None,
+        input_delta: bool = False,
+        device: Device | str | None = None,
+        debug: bool | None = None,
+        **settings: Any,
+    ) -> StepByStep:
+        """Return a training whose steps are called one by one, for loops that ``fit`` does not have (docs/training.md).
+
+            step = model.trainer(optimizer="adam", loss="mse")
+            step.train(x, y)
+            step.update()
+
+        Args:
+            batch_size: the most samples of a batch; by default as many as the first one has.
+            input_delta: whether dL/d input is wanted too: ``step.input_delta``.
+            device: as for :meth:`fit`.
+            debug: as for :meth:`fit`.
+            settings: ``optimizer``, ``loss``, ``loss_weights``, ``freeze``, ``class_weights``, ``average``, ``seed``
+                and ``precision`` as for :meth:`fit`; ``epochs`` and ``steps_per_epoch`` for schedules that count them.
+
+        Raises:
+            OptionError: what was given does not fit, or several ranks train together, which only ``fit`` does.
+        """
+        unknown = next((name for name in settings if name not in STEP_KEYWORDS), None)
+        if unknown is not None:
+            raise explain_argument("trainer", unknown, settings[unknown], ["batch_size", "input_delta", *STEP_KEYWORDS])
+        if World.current().size > 1:
+            raise OptionError("trainer", "ranks train together in fit alone", ranks=World.current().size)
+        if batch_size is not None:
+            check_count("trainer", "batch_size", batch_size)
+        held = TrainingSettings.of(self.graph, {name: own for name, own in settings.items() if own is not None})
+        weights = self._class_weights(held.class_weights, None, heads_of(self.graph, held.loss))
+        held = replace(held, class_weights=weights)
+        return StepByStep(
+            self, held, partial(self.device_for, device), batch_size, input_delta=input_delta, debug=debug
+        )
+
     def _limited(self, x: Any, y: Any, count: int | None, interrupted: Interrupted | None) -> Any:
         """So many batches an epoch of an iterable; a resumed training leaves out those of the epochs before."""
         if y is not None or not comes_in_batches(self.graph, x):
@@ -700,7 +745,9 @@ class Model:
     def _by_output(self, values: Sequence[Any]) -> Any:
         return to_dict(self.graph.outputs, values)
 
-    def _class_weights(self, given: Any, data: LabelledData) -> list[FloatArray | None]:
+    def _class_weights(
+        self, given: Any, known: Sequence[Labels] | None, heads: Sequence[Head]
+    ) -> list[FloatArray | None]:
         """The weights of classes, for each output."""
         names = list(self.graph.outputs)
         if len(names) == 1:
@@ -711,10 +758,10 @@ class Model:
         else:
             given = {**dict.fromkeys(names), **given} if isinstance(given, Mapping) else given
             items = to_list(names, dict.fromkeys(names) if given is None else given, "class_weights", "output")
-        labels = data.labels or (None,) * len(names)
+        labels = known or (None,) * len(names)
         return [
-            prepare_class_weights(own, head.loss, head.shape.units, known, self.class_names)
-            for own, head, known in zip(items, data.heads, labels, strict=True)
+            prepare_class_weights(own, head.loss, head.shape.units, of_output, self.class_names)
+            for own, head, of_output in zip(items, heads, labels, strict=True)
         ]
 
     def _keep(self, progress: Progress) -> None:
@@ -987,14 +1034,9 @@ class Model:
         context = StepContext(input_delta=True, debug=debug)
         step = TrainingStep(self.device_for(device).at(precision), self.graph, self._weights, settings, context)
         step.compute_gradients(step.load_batch(*map(np.asarray, sources), *map(np.asarray, labels)))
-        of_inputs: dict[str, FloatArray] = {}
-        for source, (name, vertex) in zip(sources, self.graph.inputs.items(), strict=True):
-            delta = step.executor.read_blob(step.plan.deltas[vertex.name], len(source))
-            # The input's delta is that of the normalised sample.
-            deviation = self._weights[vertex.parameter("deviation")].reshape(-1, *(1,) * (delta.ndim - 2))
-            values: FloatArray = delta / deviation
-            of_inputs["input" if len(sources) == 1 else name] = values.reshape(source.shape)
-        return step.gradients() | of_inputs
+        names = ["input"] if len(sources) == 1 else self.graph.inputs
+        found = zip(names, input_deltas(step, len(sources[0])), sources, strict=True)
+        return step.gradients() | {name: delta.reshape(source.shape) for name, delta, source in found}
 
     def plan(
         self,

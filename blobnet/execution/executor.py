@@ -403,8 +403,8 @@ class Executor:
         self._version: int | None = None
 
     def use(self, name: str, memory: Any) -> None:
-        """Takes another buffer in place of a persistent one, or memory that is lent: samples that lie there."""
-        if self.buffers[name] is not memory:
+        """Takes a buffer, in place of a persistent one if there is one of that name; or memory that is lent."""
+        if self.buffers.get(name) is not memory:
             self.buffers[name] = self._placed[name] = memory
             self._feeds.pop(name, None)
             for item in self._launches_of(name):
@@ -532,6 +532,14 @@ class Executor:
         elements = count * blob.layout.memory_elements
         values = self.device.memory.read(self._placed[blob.storage], elements, blob.type.dtype)
         return np.ascontiguousarray(blob.type.decode(blob.layout.data(values, count)))
+
+    def write_blob(self, blob: Blob, values: FloatArray) -> None:
+        """Sets the data of the first samples of a blob, and nothing around them; waits for the device."""
+        count, buffer = len(values), self._placed[blob.storage]
+        memory = self.device.memory.read(buffer, count * blob.layout.memory_elements, blob.type.dtype)
+        data = blob.layout.data(memory, count)
+        data[...] = blob.type.encode(values.reshape(data.shape))
+        self.device.memory.write(buffer, memory)
 
     def write_array(self, name: str, values: npt.NDArray[Any]) -> None:
         """Fills the start of a persistent buffer, and waits for the device: ``parameters``."""

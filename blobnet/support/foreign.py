@@ -20,6 +20,7 @@ _STREAM = "itertools.islice(batches, count) gives so many of them."
 _PRETRAINED = "model.load_safetensors(path) or model.load_keras_weights(path) takes weights, bn.onnx.load a network "
 _PRETRAINED += "with its weights (docs/weights.md, docs/pretrained.md)."
 _MEASURED = "say it to fit: model.fit(x, y, optimizer=..., loss=..., metrics=...)."
+_STEPS = "step = model.trainer(optimizer=..., loss=...); step.train(x, y); step.update()."
 
 #: The advice for the name of another framework's argument: a hint, or the name of the same argument here.
 ARGUMENTS = {
@@ -96,6 +97,9 @@ METHODS = {
     "state_dict": "model.weights has all arrays by name.",
     "to": 'a device is chosen by $BLOBNET_DEVICE, or device="NVIDIA", say.',
     "train": "model.fit(x, y) trains; there is nothing to switch.",
+    "train_on_batch": _STEPS,
+    "train_step": _STEPS,
+    "zero_grad": _STEPS,
 }
 
 
@@ -138,6 +142,14 @@ def explain_method(kind: str, name: str) -> AttributeError:
     return AttributeError(f"{kind!r} object has no attribute {name!r}.{hint}")
 
 
+def explain_argument(subject: str, name: str, value: object, known: list[str]) -> ArgumentError:
+    """The error for an argument that there is not."""
+    found = ARGUMENTS.get(name, "")
+    hint = f"did you mean {found!r}?" if found.isidentifier() else found or near_matches(name, known)
+    received = f"{name}={repr(value) if isinstance(value, str | int | float) else type(value).__name__}"
+    return ArgumentError(subject, "there is no such argument", hint=hint, received=received)
+
+
 def _explain(error: TypeError, function: Callable[..., Any], arguments: Any, named: Mapping[str, Any]) -> None:
     """Raises ArgumentError where ``function`` did not begin, since the arguments are not its own."""
     if error.__traceback__ is None or error.__traceback__.tb_next is not None:
@@ -154,8 +166,4 @@ def _explain(error: TypeError, function: Callable[..., Any], arguments: Any, nam
             hint = f"it takes {', '.join(name for name in known if name not in by_name) or 'nothing'}"
             hint += f"; by name {first_few(by_name, 6)}." if by_name else "."
             raise ArgumentError(subject, str(cause), hint=hint) from error
-        found = ARGUMENTS.get(unknown, "")
-        hint = f"did you mean {found!r}?" if found.isidentifier() else found or near_matches(unknown, list(known))
-        value = named[unknown]
-        received = f"{unknown}={repr(value) if isinstance(value, str | int | float) else type(value).__name__}"
-        raise ArgumentError(subject, "there is no such argument", hint=hint, received=received) from error
+        raise explain_argument(subject, unknown, named[unknown], list(known)) from error

@@ -323,6 +323,11 @@ def _options() -> Iterator[tuple[str, Option, Any]]:
 
 #: The keywords of ``fit`` that are settings.
 KEYWORDS = tuple(name for name, *_ in _options())
+#: Those of ``trainer``, whose steps take the batches that they are given.
+STEP_KEYWORDS = (
+    *("optimizer", "loss", "loss_weights", "freeze", "class_weights", "average", "seed", "precision"),
+    *("epochs", "steps_per_epoch"),
+)
 
 
 def couples_samples(graph: Graph, frozen: Collection[str]) -> bool:

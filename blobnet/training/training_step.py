@@ -107,7 +107,7 @@ class TrainingStep:
             buffers["gradients"] = allocate(self.plan.buffers["gradients"].bytes(self.plan.batch_size))
         if own > 1:
             buffers["totals"] = device.memory.allocate(FLOAT32.itemsize * own * self._totals)
-        self.executor = Executor(device, self.plan, buffers, debug=context.debug)
+        self.executor = self._computing = Executor(device, self.plan, buffers, debug=context.debug)
         self._gathering = {phase: self._gatherings(phase) for phase in ("forward", "backward")}
         #: The sum of the gradients, where a step is made of several batches.
         self.sum = ShardSum(self.executor, sums, settings.shards, self.world, self._totals)
@@ -141,13 +141,16 @@ class TrainingStep:
         Args:
             arrays: the samples of each input, then the labels of each output.
         """
-        entries = self.plan.request.entries
-        for entry, values in zip(entries, arrays[: len(entries)], strict=True):
-            self.executor.feed(entry.buffer("samples"), np.asarray(values, entry.sample_type))
-        labels = arrays[len(entries) :]
+        labels = arrays[len(self.plan.request.entries) :]
+        self.load_samples(arrays[: -len(labels)])
         for head, own in zip(self.heads, labels, strict=True):
             self.executor.feed(head.buffer("labels"), own)
         return Batch(len(labels[0]), divisor=self.weigh(labels)[0])
+
+    def load_samples(self, samples: Sequence[npt.NDArray[Any]]) -> None:
+        """Puts the samples of each input on the device."""
+        for entry, values in zip(self.plan.request.entries, samples, strict=True):
+            self.executor.feed(entry.buffer("samples"), np.asarray(values, entry.sample_type))
 
     def weigh(
         self,
@@ -196,20 +199,41 @@ class TrainingStep:
             exchanging: it is the rank's last one, and what is done of its gradients goes to the others meanwhile.
             counts: the samples of each shard of all ranks, where batch norms are over all: then all ranks must call it.
         """
-        self._prepare()
         batch = Batch(batch) if isinstance(batch, int) else batch
         if counts is not None and SHARD_COUNTS in self.executor.buffers:
             self.executor.feed(SHARD_COUNTS, np.array(counts, np.float32))
-        executor, gathering = self.sum.take(batch), self._gathering
         if batch.count:
-            executor.run("forward", batch, gathering["forward"])
-            executor.launch(self._losses(executor, batch), batch.count)
-            executor.run("backward", batch, gathering["backward"] or (self.sum.behind() if exchanging else ()))
+            self.forward(batch)
+            self.backward(batch, exchanging=exchanging)
             return
-        for phase, calls in gathering.items():
+        self._prepare()
+        executor = self.sum.take(batch)
+        for phase, calls in self._gathering.items():
             for number, gather in calls:
                 gather()
                 executor.launch([executor.launches(phase, batch)[number]], 0)
+
+    def forward(self, batch: Batch) -> None:
+        """Forward on the samples that are loaded."""
+        self._prepare()
+        self._computing = self.sum.take(batch)
+        self._computing.run("forward", batch, self._gathering["forward"])
+
+    def backward(self, batch: Batch, deltas: Sequence[FloatArray] | None = None, *, exchanging: bool = False) -> None:
+        """Losses and backward on the batch of :meth:`forward`.
+
+        Args:
+            batch: what is loaded.
+            deltas: dL/d output of each output, in place of losses.
+            exchanging: see :meth:`compute_gradients`.
+        """
+        executor = self._computing
+        if deltas is None:
+            executor.launch(self._losses(executor, batch), batch.count)
+        for head, values in zip(self.heads, deltas or (), strict=deltas is not None):
+            if delta := self.plan.deltas.get(self.graph.vertices[head.index].name):
+                executor.write_blob(delta, values)
+        executor.run("backward", batch, self._gathering["backward"] or (self.sum.behind() if exchanging else ()))
 
     def _gatherings(self, phase: str) -> list[tuple[int, Callable[[], None]]]:
         """Return behind how many launches of a phase ranks give each other what their shards have left, and how."""
@@ -241,17 +265,10 @@ class TrainingStep:
             parameters.changed(only_trained=True)
         self.number += 1
 
-    @property
-    def _parameters_version(self) -> int:
-        """Another number whenever parameters have changed of which the plan keeps something that is made of them."""
-        return self.parameters.version if self.plan.request.in_batches else self.parameters.frozen_version
-
     def _prepare(self) -> None:
-        self.executor.prepare(self._parameters_version)
-        self._feed_step()
-
-    def _feed_step(self) -> None:
-        """Tells launches which step it is, once: shards that are under way read it too."""
+        """Makes anew what depends on parameters, and tells launches which step it is, once: shards read it too."""
+        parameters = self.parameters
+        self.executor.prepare(parameters.version if self.plan.request.in_batches else parameters.frozen_version)
         if self._told == self.number:
             return
         step = np.zeros(STEP_WORDS, np.uint32)
@@ -361,6 +378,19 @@ def step_that_fits(
         rule = "the memory of the device should hold a whole batch, which is computed in parts now"
         warn("fit_memory", rule, batch_size=sizes[0], part=step.batch_size)
     return step
+
+
+def input_deltas(step: TrainingStep, count: int) -> list[FloatArray]:
+    """Return dL/d x of each input for the batch of the last backward pass: (count, units[, depth], height, width)."""
+    found, parameters = [], step.parameters
+    for vertex in step.graph.inputs.values():
+        delta = step.executor.read_blob(step.plan.deltas[vertex.name], count)
+        # The delta is that of the normalised sample.
+        place = parameters.table.slices[vertex.parameter("deviation")]
+        offset = FLOAT32.itemsize * place.offset
+        deviation = step.device.memory.read(parameters.buffer, place.elements, offset=offset)
+        found.append(delta / deviation.reshape(-1, *(1,) * (delta.ndim - 2)))
+    return found
 
 
 def not_finite(weights: Mapping[str, FloatArray]) -> list[str]:

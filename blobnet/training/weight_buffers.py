@@ -132,8 +132,7 @@ class Sums:
         return self._merge(mine, _array(storage, len(mine), first), model)
 
     def _merge(self, into: range, merged: Array, model: DeviceModel) -> list[KernelCall]:
-        arrays = {"MERGED": merged, "SUM": _array(GRADIENT_SUM, len(into), into.start)}
-        return _call("optimizer/merge", "gradient sums", arrays, len(into), model)
+        return merge_call(merged, _array(GRADIENT_SUM, len(into), into.start), model)
 
     def finish_calls(self, model: DeviceModel) -> list[KernelCall]:
         """The calls that make the first sum the gradients and the statistics, times the numbers of SUM_SCALE."""
@@ -146,6 +145,11 @@ class Sums:
             arrays = {"SUM_SCALE": _array(SUM_SCALE, 1, number), "GRADIENT_SUM": source, "GRADIENTS": target}
             calls += _call("optimizer/finish_sum", label, arrays, target.elements, model)
         return calls
+
+
+def merge_call(merged: Array, into: Array, model: DeviceModel) -> list[KernelCall]:
+    """The call that adds an array to another one, and clears it."""
+    return _call("optimizer/merge", "gradient sums", {"MERGED": merged, "SUM": into}, into.elements, model)
 
 
 def half(part: range) -> int:
