@@ -7,11 +7,11 @@
  *   GRADIENT_SUM  update
  * Scalars:
  *   FILLED_SHARDS  those with samples; others have no gradients
- * Macros:
  *   TRAINABLE_ELEMENTS
- *   AT_ONCE       shards, a power of two
  *   STRIDE        elements from one to the next
  *   GLOBAL_WIDTH  work-items
+ * Macros:
+ *   AT_ONCE       shards, a power of two
  * Tunables:
  *   LANES loops 8, lanes 1 of 1 2 4 8 16: elements of a vector
  *   RUN loops 512, lanes 1 of 1 4 64 128 256 512 1024: vectors in a row that a work-item does
@@ -22,7 +22,8 @@
 #include "optimizer/runs.h"
 
 __kernel void optimizer_accumulate(READ_ARRAY(real_t, gradients), WRITE_ARRAY(real_t, gradient_sum),
-                                   const int filled_shards)
+                                   const int filled_shards, const int trainable_elements, const int stride,
+                                   const int global_width)
 {
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
         for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {

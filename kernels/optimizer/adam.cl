@@ -14,9 +14,11 @@
  *   HYPERPARAMETERS  read    learning rate, learning rate / (1 - beta1^t), 1 / sqrt(1 - beta2^t)
  *   CLIP_SCALE       read    not touched without HAS_CLIPPING
  *   TOTALS           read    the first one is the sum of the losses
- * Macros:
+ * Scalars:
  *   TRAINABLE_ELEMENTS
  *   DECAYED_ELEMENTS   the first parameters, those that decay
+ *   GLOBAL_WIDTH       work-items
+ * Macros:
  *   WEIGHT_DECAY
  *   HAS_CLIPPING
  *   BETA1
@@ -25,7 +27,6 @@
  *   ONE_MINUS_BETA2    rounded once: 1 - BETA2 would lose half its digits
  *   EPSILON
  *   DECOUPLED
- *   GLOBAL_WIDTH       work-items
  * Tunables:
  *   LANES loops 8, lanes 1 of 1 2 4 8 16: elements of a vector
  *   RUN loops 512, lanes 1 of 1 4 64 128 256 512 1024: vectors in a row that a work-item does
@@ -38,7 +39,8 @@
 __kernel void optimizer_adam(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
                              WRITE_ARRAY(real_t, first_moment), WRITE_ARRAY(real_t, second_moment),
                              READ_ARRAY(real_t, hyperparameters), READ_ARRAY(real_t, clip_scale),
-                             READ_ARRAY(real_t, totals))
+                             READ_ARRAY(real_t, totals), const int trainable_elements,
+                             const int decayed_elements, const int global_width)
 {
     if (!LOSS_IS_FINITE) {
         return;

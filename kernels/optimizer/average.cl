@@ -6,7 +6,7 @@
  *   PARAMETERS    read
  *   AVERAGE_RATE  read    one number
  *   AVERAGE       update
- * Macros:
+ * Scalars:
  *   TRAINABLE_ELEMENTS
  *   ELEMENTS            of all parameters
  *   GLOBAL_WIDTH        work-items
@@ -20,7 +20,8 @@
 #include "optimizer/runs.h"
 
 __kernel void optimizer_average(READ_ARRAY(real_t, parameters), READ_ARRAY(real_t, average_rate),
-                                WRITE_ARRAY(real_t, average))
+                                WRITE_ARRAY(real_t, average), const int trainable_elements,
+                                const int elements, const int global_width)
 {
     const real_t rate = ARRAY(average_rate)[0];
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {

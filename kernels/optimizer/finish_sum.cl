@@ -5,7 +5,7 @@
  *   SUM_SCALE     read    one number
  *   GRADIENT_SUM  update
  *   GRADIENTS     write
- * Macros:
+ * Scalars:
  *   TRAINABLE_ELEMENTS
  *   GLOBAL_WIDTH        work-items
  * Tunables:
@@ -18,7 +18,8 @@
 #include "optimizer/runs.h"
 
 __kernel void optimizer_finish_sum(READ_ARRAY(real_t, sum_scale), WRITE_ARRAY(real_t, gradient_sum),
-                                   WRITE_ARRAY(real_t, gradients))
+                                   WRITE_ARRAY(real_t, gradients), const int trainable_elements,
+                                   const int global_width)
 {
     const real_t scale = ARRAY(sum_scale)[0];
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {

@@ -11,15 +11,16 @@
  *   HYPERPARAMETERS  read    learning rate
  *   CLIP_SCALE       read    not touched without HAS_CLIPPING
  *   TOTALS           read    the first one is the sum of the losses
- * Macros:
+ * Scalars:
  *   TRAINABLE_ELEMENTS
  *   DECAYED_ELEMENTS   the first parameters, those that decay
+ *   GLOBAL_WIDTH       work-items
+ * Macros:
  *   WEIGHT_DECAY
  *   HAS_CLIPPING
  *   HAS_MOMENTUM
  *   MOMENTUM_FACTOR
  *   NESTEROV
- *   GLOBAL_WIDTH       work-items
  * Tunables:
  *   LANES loops 8, lanes 1 of 1 2 4 8 16: elements of a vector
  *   RUN loops 512, lanes 1 of 1 4 64 128 256 512 1024: vectors in a row that a work-item does
@@ -31,7 +32,8 @@
 
 __kernel void optimizer_sgd(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
                             WRITE_ARRAY(real_t, momentum), READ_ARRAY(real_t, hyperparameters),
-                            READ_ARRAY(real_t, clip_scale), READ_ARRAY(real_t, totals))
+                            READ_ARRAY(real_t, clip_scale), READ_ARRAY(real_t, totals),
+                            const int trainable_elements, const int decayed_elements, const int global_width)
 {
     if (!LOSS_IS_FINITE) {
         return;

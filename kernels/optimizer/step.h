@@ -16,4 +16,4 @@
  * multiple of LANES.
  */
 #define ADD_DECAY(value, parameter, i) \
-    ((i) < DECAYED_ELEMENTS ? (value) + WEIGHT_DECAY * (parameter) : (value))
+    (WEIGHT_DECAY != 0 && (i) < DECAYED_ELEMENTS ? (value) + WEIGHT_DECAY * (parameter) : (value))

@@ -361,7 +361,7 @@ def test_a_whole_network(run, known_roofline, net, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("augment", [[], ["--augment", "flip,mixup"]], ids=str)
-def test_fit_and_predict(run, net, augment, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_and_predict(run, known_roofline, net, augment, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "_EPOCH_SECONDS", 0.0)
     settings = ["--batch-size", "2", "--repeats", "1", "--size", "6", "--device", device.info.address]
     found = run("bench", "fit", net, *settings, *augment)
