@@ -205,6 +205,15 @@ optimizer = optimizers.AdamW(1e-3, weight_decay=0.05, rates={"head": 1.0, "*": 0
 # blobnet.optimizers.RMSprop
 optimizer = optimizers.RMSprop(1e-3)
 
+# blobnet.optimizers.Lion
+optimizer = optimizers.Lion(3e-4, weight_decay=0.1)
+
+# blobnet.optimizers.LAMB
+optimizer = optimizers.LAMB(4e-3, weight_decay=0.02)
+
+# blobnet.optimizers.Muon
+optimizer = optimizers.Muon(0.02, weight_decay=0.01)  # filters; AdamW(0.015 * 0.02) for the rest
+
 # blobnet.schedules.Constant
 optimizer = optimizers.Adam(schedules.Constant(1e-3))  # the same as Adam(1e-3)
 

@@ -385,6 +385,9 @@ def _updated(
     decays = np.concatenate([np.full(own.size, decay * (name == "conv/weight")) for name, own in weights.items()])
     update = _reference(of_optimizers, type(optimizer))
     assert update is not None, "those without a reference are not checked"
+    ends = np.cumsum([own.size for own in weights.values()])
+    if "places" in inspect.signature(update).parameters:
+        config["places"] = [(end - own.size, own.shape) for end, own in zip(ends, weights.values(), strict=True)]
     flat, state = update(flat, gradient, state, learning_rate=_RATE, weight_decay=decays, **config)
-    pieces = np.split(flat, np.cumsum([own.size for own in weights.values()])[:-1])
+    pieces = np.split(flat, ends[:-1])
     return {name: piece.reshape(weights[name].shape) for name, piece in zip(weights, pieces, strict=True)}, state

@@ -78,10 +78,14 @@ training:
 --epochs N  passes over the data, counted from the beginning (default: 5; with --resume as many as were planned)
 {_BATCH_SIZE}
 --optimizer NAME  {{optimizers}} (default: adam)
---learning-rate X  default: 0.002, and 0.01 for sgd; the highest of a schedule
+--learning-rate X  default: 0.002, 0.01 for sgd, 0.0003 for lion, 0.02 for muon; the highest of a schedule
 --momentum X  of optimizers that have one, as sgd (default: 0)
---weight-decay X  default: 0, and 0.01 for adamw
+--weight-decay X  default: 0, and 0.01 for adamw and lamb
 --clip-norm X  the largest norm of all gradients together
+--clip-value X  the largest size of a single gradient
+--decays NAME  what weight decay applies to: weights (no biases, norms or scales) or all (default: weights)
+--layer-decay X  the learning rate of a layer is times this for each layer behind it (default: 1)
+--lookahead N  every N steps, go back to the middle of the way since the last time
 --loss NAME  {{losses}}; for several outputs mask=dice,speed=huber (default: cross-entropy for classes,
   mean-squared-error for targets)
 --loss-weights LIST  of several outputs, what their losses are multiplied by: mask=1,speed=0.5 (default: 1)

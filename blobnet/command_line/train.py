@@ -68,7 +68,7 @@ from blobnet.training.settings import KEYWORDS
 from blobnet.training.trainer import Progress
 
 #: The highest learning rates of a schedule that serve the shipped models with batches of 64 (docs/measurements.md).
-DEFAULT_RATE, SGD_RATE = 0.002, 0.01
+DEFAULT_RATE, RATES = 0.002, {"sgd": 0.01, "lion": 0.0003, "muon": 0.02}
 #: The part of the training samples that is held out, where something is chosen by validation or there is no test split.
 DEFAULT_FRACTION = 0.1
 #: Steps of an epoch below which a note says so.
@@ -77,7 +77,8 @@ _FEW_STEPS = 4
 DEFAULTS = {"epochs": 5, "batch_size": 64, "seed": 0}
 #: The options that say what the optimizer is.
 _RATES = ("learning_rate", "schedule", "step_epochs", "warmup_epochs")
-_OF_OPTIMIZER = ("optimizer", "momentum", "weight_decay", "clip_norm", *_RATES)
+_KEYWORDS = ("momentum", "weight_decay", "clip_norm", "clip_value", "decays", "layer_decay", "lookahead")
+_OF_OPTIMIZER = ("optimizer", *_KEYWORDS, *_RATES)
 
 #: A data set and its splits, or one whose arrays go by names.
 _Data = TypeVar("_Data", Dataset, NamedDataset)
@@ -535,9 +536,8 @@ def _optimizer(options: argparse.Namespace) -> optimizers.Optimizer | None:
         return None
     name = options.optimizer or "adam"
     build: Any = optimizers.Optimizer.named(name)
-    given = {name: getattr(options, name) for name in ("weight_decay", "clip_norm", "momentum")}
-    default = SGD_RATE if name == "sgd" else DEFAULT_RATE
-    rate = default if options.learning_rate is None else options.learning_rate
+    given = {name: getattr(options, name) for name in _KEYWORDS}
+    rate = RATES.get(name, DEFAULT_RATE) if options.learning_rate is None else options.learning_rate
     return build(_schedule(options, rate), **{name: value for name, value in given.items() if value is not None})  # type: ignore[no-any-return]
 
 

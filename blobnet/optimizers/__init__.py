@@ -14,13 +14,19 @@ from blobnet.optimizers.adam import Adam, AdamW
 from blobnet.optimizers.base import CLIP_SCALE as CLIP_SCALE
 from blobnet.optimizers.base import HYPERPARAMETERS as HYPERPARAMETERS
 from blobnet.optimizers.base import Optimizer
+from blobnet.optimizers.lamb import LAMB
+from blobnet.optimizers.lion import Lion
+from blobnet.optimizers.muon import Muon
 from blobnet.optimizers.rmsprop import RMSprop
 from blobnet.optimizers.sgd import SGD
 
 __all__ = [
+    "LAMB",
     "SGD",
     "Adam",
     "AdamW",
+    "Lion",
+    "Muon",
     "Optimizer",
     "RMSprop",
 ]

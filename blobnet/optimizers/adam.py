@@ -13,6 +13,11 @@ from blobnet.optimizers.base import _MIN_EPSILON, Optimizer
 from blobnet.schedules import Schedule
 
 
+def bias_corrections(step: int, beta1: float, beta2: float) -> tuple[float, float]:
+    """Return 1 - beta1^t and sqrt(1 - beta2^t), what running means and the roots of running squares are divided by."""
+    return 1.0 - beta1 ** (step + 1), math.sqrt(1.0 - beta2 ** (step + 1))
+
+
 @dataclass(frozen=True)
 class _Moments(Optimizer):
     """The base of Adam and AdamW: all but the place where weight decay enters."""
@@ -47,8 +52,8 @@ class _Moments(Optimizer):
     def step_values(self, step: int, learning_rate: float) -> FloatArray:
         """The learning rate, and the bias corrections learning_rate / (1 - beta1^t) and 1 / sqrt(1 - beta2^t)."""
         values = super().step_values(step, learning_rate)
-        values[1] = learning_rate / (1.0 - self.beta1 ** (step + 1))
-        values[2] = 1.0 / math.sqrt(1.0 - self.beta2 ** (step + 1))
+        mean, square = bias_corrections(step, self.beta1, self.beta2)
+        values[1:3] = learning_rate / mean, 1.0 / square
         return values
 
 

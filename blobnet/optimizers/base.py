@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from blobnet.launch.kernel_source import Macro
 from blobnet.memory.blob import FloatArray
 from blobnet.network.parameters import ParameterGroup, ParameterTable
 from blobnet.schedules import Constant, Custom, Schedule
-from blobnet.support.checks import check_number
+from blobnet.support.checks import check_count, check_number
 from blobnet.support.kinds import Kind
 
 #: Numbers that the trainer writes before each step: :meth:`Optimizer.step_values`.
@@ -37,6 +37,15 @@ _GROUP, _MAX_ITEMS = 256, 1 << 18
 _MIN_EPSILON = 1e-30
 
 
+#: What weight decay applies to.
+WEIGHTS, ALL = DECAYS = "weights", "all"
+#: Parameters as they were when lookahead last went back.
+_SLOW = "slow"
+#: Places in HYPERPARAMETERS: what lookahead does in a step, and the bound of clipping by value.
+_LOOKS, _CLIP_VALUE = 6, 7
+#: Options that files do not say where they are as ever.
+_LATER = ("rates", "clip_value", "decays", "layer_decay", "lookahead", "lookahead_part")
+
 _Own = TypeVar("_Own", bound="Optimizer")
 
 
@@ -46,12 +55,29 @@ class Optimizer(Kind):
 
     A trainer allocates :meth:`memory`, zeroed; before every step it writes :meth:`step_values` to HYPERPARAMETERS; it
     launches :meth:`calls`; and it saves and restores :attr:`state_slots`.
+
+    Args (of every optimizer, by keyword):
+        weight_decay: what a step takes away of parameters; how, the classes say.
+        decays: of what: ``"weights"``, the filters and matrices alone (no biases, norms or scales), or ``"all"``.
+        clip_norm: the largest norm of all gradients together; None for any.
+        clip_value: the largest size of a single gradient: others become that; None for any. One of both is given.
+        rates: factors of the learning rate by patterns of names: the first that matches.
+        layer_decay: what the learning rate of a layer is multiplied by for each layer behind it
+            (:func:`blobnet.network.patterns.layer_factors` says what is one layer); it multiplies those of ``rates``.
+        lookahead: every so many steps, the parameters go back to a part of the way that they have come since the last
+            time (Zhang et al., *Lookahead optimizer: k steps forward, 1 step back*, 2019); None: never.
+        lookahead_part: that part, above 0 and up to 1.
     """
 
     learning_rate: float | Schedule | Callable[[int], float]
     weight_decay: float = field(default=0.0, kw_only=True)
     clip_norm: float | None = field(default=None, kw_only=True)
     rates: Mapping[str, float] | Sequence[tuple[str, float]] = field(default=(), kw_only=True)
+    clip_value: float | None = field(default=None, kw_only=True)
+    decays: str = field(default="weights", kw_only=True)
+    layer_decay: float = field(default=1.0, kw_only=True)
+    lookahead: int | None = field(default=None, kw_only=True)
+    lookahead_part: float = field(default=0.5, kw_only=True)
 
     kinds: ClassVar[dict[str, type[Optimizer]]] = {}
     noun: ClassVar[str] = "optimizer"
@@ -65,8 +91,21 @@ class Optimizer(Kind):
         if not isinstance(self.learning_rate, Schedule):
             self._check("learning_rate", least=0)
         self._check("weight_decay", least=0)
-        if self.clip_norm is not None:
-            self._check("clip_norm", above=0)
+        for name in ("clip_norm", "clip_value"):
+            if getattr(self, name) is not None:
+                self._check(name, above=0)
+        if self.clip_norm is not None and self.clip_value is not None:
+            rule, both = "gradients are clipped by their norm or by value", (self.clip_norm, self.clip_value)
+            hint = "leave clip_norm or clip_value out."
+            raise OptionError(self._subject, rule, clip_norm=both[0], clip_value=both[1], hint=hint)
+        if self.decays not in DECAYS:
+            raise OptionError(self._subject, f"decays must be {' or '.join(DECAYS)}", decays=repr(self.decays))
+        for name in ("layer_decay", "lookahead_part"):
+            self._check(name, above=0)
+            if getattr(self, name) > 1:
+                raise OptionError(self._subject, f"{name} must be at most 1", **{name: getattr(self, name)})
+        if self.lookahead is not None:
+            check_count(self._subject, "lookahead", self.lookahead)
         object.__setattr__(self, "rates", self.factors)
 
     @property
@@ -109,9 +148,12 @@ class Optimizer(Kind):
         config = super().config()
         if isinstance(self.learning_rate, Schedule):
             config["learning_rate"] = self.learning_rate.description()
-        # NOTE: an optimizer without rates is described as in files that were written before there were any.
-        del config["rates"]
-        return config | ({"rates": [list(pair) for pair in self.factors]} if self.rates else {})
+        # NOTE: what files did not say before there was it is left out where it is nothing.
+        unsaid = {
+            item.name for item in fields(Optimizer) if item.name in _LATER and getattr(self, item.name) == item.default
+        }
+        config |= {"rates": [list(pair) for pair in self.factors]}
+        return {name: value for name, value in config.items() if name not in unsaid}
 
     @classmethod
     def _from_config(cls: type[_Own], config: dict[str, Any], subject: str) -> _Own:
@@ -124,7 +166,8 @@ class Optimizer(Kind):
     @property
     def state_slots(self) -> tuple[str, ...]:
         """Vectors that the optimizer keeps from step to step, one value for each trainable element."""
-        return tuple(slot for slot in self._roles().values() if slot)
+        slots = tuple(slot for slot in self._roles().values() if slot)
+        return slots if self.lookahead is None else (*slots, _SLOW)
 
     @abstractmethod
     def _roles(self) -> dict[str, str | None]:
@@ -148,7 +191,16 @@ class Optimizer(Kind):
     def hyperparameters(self, table: ParameterTable, step: int, learning_rate: float) -> FloatArray:
         """:meth:`step_values` for each group of parameters, as they lie in HYPERPARAMETERS."""
         factors = [group.factor for group in table.groups] or [1.0]
-        return np.concatenate([self.step_values(step, learning_rate * factor) for factor in factors])
+        values = [self.step_values(step, learning_rate * factor) for factor in factors]
+        for own in values:
+            own[_CLIP_VALUE] = self.clip_value or 0
+            own[_LOOKS] = self._looks(step)
+        return np.concatenate(values)
+
+    def _looks(self, step: int) -> int:
+        """Return 1 where a step begins by keeping the parameters, 2 where it ends by going back, 3 for both, else 0."""
+        every = self.lookahead
+        return 0 if every is None else (step == 0) + 2 * ((step + 1) % every == 0)
 
     # -- memory and calls --------------------------------------------------------------------------------------------
 
@@ -170,8 +222,40 @@ class Optimizer(Kind):
         if not table.trainable_elements:
             return []
         clipping = self._clipping(table, model) if self.clip_norm is not None else []
-        steps = [self._step(part, number, model) for number, part in enumerate(table.groups)]
+        steps = self._steps(table, model)
+        if self.lookahead is not None:
+            steps = [self._look(table, model, begins=True), *steps, self._look(table, model, begins=False)]
         return [replace(call, owner=self) for call in clipping + steps]
+
+    def _look(self, table: ParameterTable, model: DeviceModel, *, begins: bool) -> KernelCall:
+        """The call that keeps the parameters of the start, or goes back where a step is one that does."""
+        elements = table.trainable_elements
+        return _over(
+            "optimizer/lookahead",
+            f"{self._subject} lookahead",
+            elements,
+            model,
+            arrays={
+                "PARAMETERS": _array("parameters", elements),
+                "SLOW": _array(self.storage(_SLOW), elements),
+                "HYPERPARAMETERS": _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT),
+                "TOTALS": _array("totals", 1),
+            },
+            macros={"BEGINS": int(begins), "PART": float(self.lookahead_part)},
+        )
+
+    def _steps(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
+        """The calls of a step behind those of clipping: one over each group."""
+        return [self._step(part, number, model) for number, part in enumerate(table.groups)]
+
+    def _common(self) -> dict[str, Macro]:
+        """The macros of all optimizers that do not depend on what is trained."""
+        clips = 1 if self.clip_norm is not None else 2 if self.clip_value is not None else 0
+        return {"WEIGHT_DECAY": float(self.weight_decay), "HAS_CLIPPING": clips, **self._macros()}
+
+    def decayed(self, part: ParameterGroup) -> int:
+        """Return how many elements at the start of a group decay."""
+        return (part.elements if self.decays == ALL else part.decayed_elements) if self.weight_decay else 0
 
     def _step(self, part: ParameterGroup, number: int, model: DeviceModel) -> KernelCall:
         def of_part(storage: str) -> Array:
@@ -179,16 +263,14 @@ class Optimizer(Kind):
 
         gradients = of_part("gradients")
         hyperparameters = _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT, number * HYPERPARAMETER_COUNT)
-        tunables = kernel_source.load(self.kernel).tuning(model)
-        runs = -(-part.elements // (tunables["RUN"] * tunables["LANES"]))
-        group = group_size(model, _GROUP) if model.is_simt else 1
         # NOTE: a kernel takes no null array; a role that this optimizer does without is bound to the gradients, and not
         # touched.
         states = {role: of_part(self.storage(slot)) if slot else gradients for role, slot in self._roles().items()}
-        return KernelCall(
+        return _over(
             self.kernel,
             f"{self._subject} step",
-            GlobalSize(min(rounded_up(runs, group), _MAX_ITEMS), per_sample=False),
+            part.elements,
+            model,
             arrays={
                 "PARAMETERS": of_part("parameters"),
                 "GRADIENTS": gradients,
@@ -197,15 +279,7 @@ class Optimizer(Kind):
                 "CLIP_SCALE": _array(CLIP_SCALE, 1) if self.clip_norm is not None else hyperparameters,
                 "TOTALS": _array("totals", 1),
             },
-            macros={
-                "TRAINABLE_ELEMENTS": part.elements,
-                "DECAYED_ELEMENTS": part.decayed_elements if self.weight_decay else 0,
-                "WEIGHT_DECAY": float(self.weight_decay),
-                "HAS_CLIPPING": int(self.clip_norm is not None),
-                **self._macros(),
-            },
-            tunables=tunables,
-            local_size=(group, 1, 1),
+            macros={"DECAYED_ELEMENTS": self.decayed(part), **self._common()},
         )
 
     def _clipping(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
@@ -216,6 +290,103 @@ class Optimizer(Kind):
         arrays = {"CLIP_PARTIALS": partials, "CLIP_SCALE": _array(CLIP_SCALE, 1)}
         size = GlobalSize(1, per_sample=False)
         return [squares, KernelCall("optimizer/clip_scale", "gradient clipping", size, arrays=arrays, macros=macros)]
+
+
+class Tensor(NamedTuple):
+    """A trained parameter as steps that are not the same in all elements see it.
+
+    Attributes:
+        name: of the parameter.
+        offset: where it begins in the buffers.
+        shape: its own.
+        elements: how many it has.
+        group: the number of its group, and so of its HYPERPARAMETERS.
+        decays: whether weight decay applies to it.
+    """
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+    elements: int
+    group: int
+    decays: bool
+
+
+@dataclass(frozen=True)
+class _TensorOptimizer(Optimizer):
+    """The base of optimizers whose step depends on which elements are one parameter.
+
+    The kernel has a work-group for each of ``pieces`` pieces of each parameter, and learns from the constant table
+    TENSORS (rows of ints, :meth:`row`) which.
+    """
+
+    def tensors(self, table: ParameterTable) -> list[Tensor]:
+        """Return the trained parameters, in the order of their places."""
+        found = []
+        for name, piece in table.slices.items():
+            for number, group in enumerate(table.groups):
+                place = piece.offset - group.offset
+                if 0 <= place < group.elements:
+                    decays = place < self.decayed(group)
+                    found.append(Tensor(name, piece.offset, piece.shape, piece.elements, number, decays))
+        return found
+
+    @staticmethod
+    def pieces(model: DeviceModel) -> int:
+        """Return the pieces that a parameter is cut into, which sums follow."""
+        return 32 if model.is_simt else 8
+
+    @abstractmethod
+    def row(self, tensor: Tensor) -> Sequence[int]:
+        """Return what the kernel is told of a parameter."""
+
+    def _over_tensors(
+        self,
+        table: ParameterTable,
+        model: DeviceModel,
+        label: str,
+        arrays: Mapping[str, Array],
+        width: int | None = None,
+        **macros: Macro,
+    ) -> KernelCall:
+        """Return a call over all parameters, each in pieces, or over ``width`` work-items in all.
+
+        Args:
+            table: of the parameters.
+            model: of the device.
+            label: for people.
+            arrays: by role, besides those that all steps have.
+            width: work-items; None: those of all pieces.
+            macros: besides those of the optimizer.
+        """
+        rows = [self.row(tensor) for tensor in self.tensors(table)]
+        group = group_size(model, _GROUP) if model.is_simt else 1
+        pieces, elements = self.pieces(model), table.trainable_elements
+        hyperparameters = _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT * len(table.groups))
+        size = pieces * group if width is None else rounded_up(width, group)
+        return KernelCall(
+            self.kernel,
+            label,
+            GlobalSize(size, len(rows) if width is None else 1, per_sample=False),
+            arrays={
+                "PARAMETERS": _array("parameters", elements),
+                "GRADIENTS": _array("gradients", elements),
+                **{role: _array(self.storage(slot), elements) for role, slot in self._roles().items() if slot},
+                **arrays,
+                "HYPERPARAMETERS": hyperparameters,
+                "CLIP_SCALE": _array(CLIP_SCALE, 1) if self.clip_norm is not None else hyperparameters,
+                "TOTALS": _array("totals", 1),
+            },
+            macros={
+                "TENSORS": ", ".join(f"{{{', '.join(map(str, row))}}}" for row in rows),
+                "TENSOR_COUNT": len(rows),
+                "PIECES": pieces,
+                **self._common(),
+                **macros,
+            },
+            tunables=kernel_source.load(self.kernel).tuning(model),
+            local_size=(group, 1, 1),
+        )
 
 
 def squares_call(values: Array, partials: Array, model: DeviceModel, label: str) -> KernelCall:
@@ -229,6 +400,24 @@ def squares_call(values: Array, partials: Array, model: DeviceModel, label: str)
         GlobalSize(groups * group, per_sample=False),
         arrays={"GRADIENTS": values, "CLIP_PARTIALS": partials},
         macros={"TRAINABLE_ELEMENTS": values.elements, "RUN": run, "LANES": lanes},
+        local_size=(group, 1, 1),
+    )
+
+
+def _over(
+    kernel: str, label: str, elements: int, model: DeviceModel, *, arrays: dict[str, Array], macros: dict[str, Macro]
+) -> KernelCall:
+    """Return the call of a kernel over so many elements, in runs of vectors (kernels/optimizer/runs.h)."""
+    tunables = kernel_source.load(kernel).tuning(model)
+    runs = -(-elements // (tunables["RUN"] * tunables["LANES"]))
+    group = group_size(model, _GROUP) if model.is_simt else 1
+    return KernelCall(
+        kernel,
+        label,
+        GlobalSize(min(rounded_up(runs, group), _MAX_ITEMS), per_sample=False),
+        arrays=arrays,
+        macros={"TRAINABLE_ELEMENTS": elements, **macros},
+        tunables=tunables,
         local_size=(group, 1, 1),
     )
 

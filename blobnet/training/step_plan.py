@@ -80,7 +80,8 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
     in_step, of_shard = settings.sync_batch_norm, settings.batch_size // shards
     batch_size = context.batch_size or of_shard
     accumulate = settings.accumulate > 1 or batch_size < of_shard
-    table = parameter_table(graph, settings.freeze, rate_factors(graph, settings.optimizer.factors))
+    optimizer = settings.optimizer
+    table = parameter_table(graph, settings.freeze, rate_factors(graph, optimizer.factors, optimizer.layer_decay))
     wanted: dict[str, Any] = {
         "loss": settings.loss,
         "training": True,

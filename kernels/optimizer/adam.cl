@@ -12,7 +12,7 @@
  *   FIRST_MOMENT     update  m
  *   SECOND_MOMENT    update  v
  *   HYPERPARAMETERS  read    learning rate, learning rate / (1 - beta1^t), 1 / sqrt(1 - beta2^t)
- *   CLIP_SCALE       read    not touched without HAS_CLIPPING
+ *   CLIP_SCALE       read    not touched unless HAS_CLIPPING is 1
  *   TOTALS           read    the first one is the sum of the losses
  * Scalars:
  *   TRAINABLE_ELEMENTS
@@ -20,7 +20,7 @@
  *   GLOBAL_WIDTH       work-items
  * Macros:
  *   WEIGHT_DECAY
- *   HAS_CLIPPING
+ *   HAS_CLIPPING       0, 1 by norm, 2 by value
  *   BETA1
  *   ONE_MINUS_BETA1
  *   BETA2
@@ -52,7 +52,7 @@ __kernel void optimizer_adam(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t,
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
         for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
             vector_t parameter = VECTOR_LOAD(ARRAY(parameters) + i);
-            vector_t gradient = scale * VECTOR_LOAD(ARRAY(gradients) + i);
+            vector_t gradient = CLIPPED(VECTOR_LOAD(ARRAY(gradients) + i), scale);
 #if DECOUPLED
             parameter = ADD_DECAY(parameter, -learning_rate * parameter, i);
 #else

@@ -11,7 +11,7 @@
  *   MEAN_SQUARE      update
  *   MOMENTUM         update  not touched without HAS_MOMENTUM
  *   HYPERPARAMETERS  read    learning rate
- *   CLIP_SCALE       read    not touched without HAS_CLIPPING
+ *   CLIP_SCALE       read    not touched unless HAS_CLIPPING is 1
  *   TOTALS           read    the first one is the sum of the losses
  * Scalars:
  *   TRAINABLE_ELEMENTS
@@ -19,7 +19,7 @@
  *   GLOBAL_WIDTH       work-items
  * Macros:
  *   WEIGHT_DECAY
- *   HAS_CLIPPING
+ *   HAS_CLIPPING       0, 1 by norm, 2 by value
  *   ALPHA
  *   ONE_MINUS_ALPHA    rounded once: 1 - ALPHA would lose half its digits
  *   EPSILON
@@ -48,7 +48,7 @@ __kernel void optimizer_rmsprop(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
         for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
             const vector_t parameter = VECTOR_LOAD(ARRAY(parameters) + i);
-            vector_t gradient = scale * VECTOR_LOAD(ARRAY(gradients) + i);
+            vector_t gradient = CLIPPED(VECTOR_LOAD(ARRAY(gradients) + i), scale);
             gradient = ADD_DECAY(gradient, parameter, i);
             const vector_t before = VECTOR_LOAD(ARRAY(mean_square) + i);
             const vector_t square = ALPHA * before + ONE_MINUS_ALPHA * gradient * gradient;

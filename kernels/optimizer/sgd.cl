@@ -9,7 +9,7 @@
  *   GRADIENTS        read
  *   MOMENTUM         update  not touched without HAS_MOMENTUM
  *   HYPERPARAMETERS  read    learning rate
- *   CLIP_SCALE       read    not touched without HAS_CLIPPING
+ *   CLIP_SCALE       read    not touched unless HAS_CLIPPING is 1
  *   TOTALS           read    the first one is the sum of the losses
  * Scalars:
  *   TRAINABLE_ELEMENTS
@@ -17,7 +17,7 @@
  *   GLOBAL_WIDTH       work-items
  * Macros:
  *   WEIGHT_DECAY
- *   HAS_CLIPPING
+ *   HAS_CLIPPING       0, 1 by norm, 2 by value
  *   HAS_MOMENTUM
  *   MOMENTUM_FACTOR
  *   NESTEROV
@@ -43,7 +43,7 @@ __kernel void optimizer_sgd(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, 
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
         for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
             const vector_t parameter = VECTOR_LOAD(ARRAY(parameters) + i);
-            vector_t step = scale * VECTOR_LOAD(ARRAY(gradients) + i);
+            vector_t step = CLIPPED(VECTOR_LOAD(ARRAY(gradients) + i), scale);
             step = ADD_DECAY(step, parameter, i);
 #if HAS_MOMENTUM
             const vector_t sum = MOMENTUM_FACTOR * VECTOR_LOAD(ARRAY(momentum) + i) + step;

@@ -1,15 +1,6 @@
-/* What the steps of all optimizers share. */
+/* What the steps share of optimizers that do the same to all elements. */
 #include "optimizer/runs.h"
-
-/* NOTE: the device finds out by itself, so that the host need not wait for every loss; nothing is changed from then on. */
-#define LOSS_IS_FINITE isfinite(ARRAY(totals)[0])
-
-/* What clipping multiplies every gradient by. */
-#if HAS_CLIPPING
-#define CLIP_FACTOR ARRAY(clip_scale)[0]
-#else
-#define CLIP_FACTOR 1.0f
-#endif
+#include "optimizer/clipping.h"
 
 /*
  * value + WEIGHT_DECAY * parameter where the vector at i decays, else value; DECAYED_ELEMENTS is a

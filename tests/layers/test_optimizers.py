@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,7 +25,7 @@ from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.layers.base import ParameterSpec
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable, parameter_table
-from blobnet.optimizers import SGD, Adam, AdamW, Optimizer, RMSprop
+from blobnet.optimizers import LAMB, SGD, Adam, AdamW, Lion, Muon, Optimizer, RMSprop
 from blobnet.schedules import Constant, Cosine
 from tests.kinds import kind_of, tuning_for
 from tests.reference.compare import assert_close
@@ -51,14 +54,42 @@ OPTIMIZERS: list[Optimizer] = [
     AdamW(),
     AdamW(beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.3, clip_norm=3.0),
     AdamW(weight_decay=0.0),
+    Lion(),
+    Lion(beta1=0.8, beta2=0.9, weight_decay=0.3, clip_norm=3.0),
+    LAMB(),
+    LAMB(beta1=0.8, beta2=0.95, epsilon=1e-3, always_adapts=True, weight_decay=0.3, clip_norm=3.0),
+    Muon(),
+    Muon(momentum=0.8, nesterov=False, iterations=3, adam_factor=0.5, weight_decay=0.3, clip_norm=3.0),
+    SGD(momentum=0.9, weight_decay=0.1, clip_value=0.7),
+    RMSprop(clip_value=0.7, lookahead=1, lookahead_part=0.3),
+    Adam(clip_value=0.7, weight_decay=0.1, decays="all", lookahead=2),
+    LAMB(clip_value=0.7, decays="all"),
+    Lion(clip_value=0.7, lookahead=4),
+    Muon(clip_value=0.7, weight_decay=0.1, decays="all", lookahead=3),
 ]
+#: Those that know what is one parameter have as many launches for any number of rates.
+WHOLE: dict[type, Any] = {LAMB: lambda own: 2, Muon: lambda own: 3 + 3 * own.iterations}
+
+
+def of_torch(optimizer: Optimizer) -> bool:
+    """Return True if PyTorch has it, with these options."""
+    known = isinstance(optimizer, SGD | RMSprop | Adam | AdamW)
+    return known and optimizer.lookahead is None and optimizer.decays == "weights"
+
+
 EVERY = pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 
 
 def make_table(factors: Mapping[str, float] | None = None, /, **elements: int) -> ParameterTable:
-    """A table of parameters called ``decayed...``, ``plain...`` and ``fixed...`` (not trainable)."""
+    """A table of parameters called ``decayed...``, ``plain...`` and ``fixed...`` (not trainable).
+
+    Those of some sizes are filters.
+    """
+    shapes = {6001: (17, 353, 1), 6003: (87, 23, 3), 6048: (42, 9, 4, 4), 1250: (125, 2, 5)}
     specs = {
-        name: ParameterSpec(name, (size,), "zeros", decayed=name.startswith("decayed"), trainable=name[:5] != "fixed")
+        name: ParameterSpec(
+            name, shapes.get(size, (size,)), "zeros", decayed=name.startswith("decayed"), trainable=name[:5] != "fixed"
+        )
         for name, size in elements.items()
     }
     return parameter_table(cast(Graph, SimpleNamespace(named_parameters=specs)), factors=factors)
@@ -70,6 +101,10 @@ RATED = {"plain_1": 0.1, "decayed_2": 0.1, "plain_2": 3.0}
 #: Gaps behind every parameter, several runs, and a border between decayed and other parameters within a run.
 TABLE = make_table(plain_1=70, decayed_1=37, fixed_1=11, decayed_2=6001, plain_2=3, fixed_2=33, plain_3=3333)
 GROUPED = make_table(RATED, plain_1=70, decayed_1=37, fixed_1=11, decayed_2=6001, plain_2=3, fixed_2=33, plain_3=3333)
+
+
+#: Filters that are wide, high and square as matrices, none a multiple of 16; one with a rate of its own.
+FILTERS = make_table({"decayed_2": 0.1}, decayed_1=6001, decayed_2=6003, decayed_3=6048, plain_1=37, decayed_4=1250)
 
 
 def mask_of(table: ParameterTable, *kinds: str) -> npt.NDArray[np.bool_]:
@@ -148,27 +183,39 @@ def run_steps(
     return memory
 
 
-def reference_parameters(optimizer: Optimizer, table: ParameterTable = TABLE, steps: int = len(RATES)) -> Float64Array:
+def reference_parameters(
+    optimizer: Optimizer, table: ParameterTable = TABLE, steps: int = len(RATES), rates: Sequence[float] = RATES
+) -> Float64Array:
     """The same in float64: what all trainable elements, gaps included, become."""
     trainable = slice(0, table.trainable_elements)
     parameters = random_values(table, 0)[trainable].astype(np.float64)
-    functions: dict[str, Any] = {"SGD": "sgd", "RMSprop": "rmsprop", "Adam": "adam", "AdamW": "adamw"}
-    function = getattr(reference, functions[type(optimizer).__name__])
+    function = getattr(reference, type(optimizer).__name__.lower())
     options = optimizer.config()
     clip_norm = options.pop("clip_norm")
     options.pop("learning_rate")
-    decays = mask_of(table, "decayed")[trainable]
+    for name in ("decays", "lookahead", "lookahead_part", "clip_value"):
+        options.pop(name, None)
+    decays = mask_of(table, *(("decayed", "plain") if optimizer.decays == "all" else ("decayed",)))[trainable]
+    if "places" in inspect.signature(function).parameters:
+        pieces = {name: piece for name, piece in table.slices.items() if table.trains(name)}
+        options["places"] = [(piece.offset, piece.shape) for piece in pieces.values()]
     options["weight_decay"] = options["weight_decay"] * decays
     factors = np.ones(table.trainable_elements)
     for name, piece in table.slices.items():
         if table.trains(name):
-            factors[piece.offset : piece.offset + piece.elements] = RATED.get(name, 1.0) if table is GROUPED else 1.0
+            number = next(n for n, own in reversed([*enumerate(table.groups)]) if piece.offset >= own.offset)
+            factors[piece.offset : piece.offset + piece.elements] = table.groups[number].factor
     state: dict[str, Float64Array] = {}
+    slow = parameters
     for step in range(steps):
         gradient = random_values(table, step + 1)[trainable].astype(np.float64)
         if clip_norm is not None:
             gradient, _ = reference.clip_by_global_norm(gradient, clip_norm)
-        parameters, state = function(parameters, gradient, state, learning_rate=RATES[step] * factors, **options)
+        if optimizer.clip_value is not None:
+            gradient = reference.clip_by_value(gradient, optimizer.clip_value)
+        parameters, state = function(parameters, gradient, state, learning_rate=rates[step] * factors, **options)
+        if optimizer.lookahead and (step + 1) % optimizer.lookahead == 0:
+            parameters = slow = reference.lookahead(slow, parameters, optimizer.lookahead_part)
     return parameters
 
 
@@ -182,7 +229,8 @@ def test_rates_of_groups(device: Device, optimizer: Optimizer, device_class: str
         (1.0, True),
         (0.1, True),
     ]
-    assert len([call for call, _ in memory.launches if call.kernel == optimizer.kernel]) == 3
+    launches = len([call for call, _ in memory.launches if call.kernel == optimizer.kernel])
+    assert launches == (3 if type(optimizer) not in WHOLE else WHOLE[type(optimizer)](optimizer))
     parameters = memory.read("parameters")
     wanted = reference_parameters(optimizer, GROUPED)
     assert_close(parameters[: wanted.size], wanted, relative=3e-6, absolute=3e-6, what="parameters")
@@ -209,7 +257,19 @@ def test_steps(device: Device, optimizer: Optimizer, device_class: str) -> None:
     for slot in optimizer.state_slots:
         state = memory.read(optimizer.storage(slot))
         assert not state[gaps].view(np.uint32).any(), slot
-        assert state[~gaps].all(), slot
+        # Muon keeps no squares of filters.
+        filters = mask_of(TABLE, "decayed_2")[trainable]
+        used = ~gaps & ~filters if isinstance(optimizer, Muon) and slot == "second_moment" else ~gaps
+        assert state[used].all(), slot
+
+
+@CLASSES
+@pytest.mark.parametrize("optimizer", [item for item in OPTIMIZERS if type(item) in WHOLE], ids=str)
+def test_steps_of_filters(device: Device, optimizer: Optimizer, device_class: str) -> None:
+    """Of matrices of all forms, whose padding stays out of them, under two rates."""
+    memory = run_steps(device, optimizer, device_class, FILTERS)
+    wanted = reference_parameters(optimizer, FILTERS)
+    assert_close(memory.read("parameters")[: wanted.size], wanted, relative=1e-5, absolute=1e-5, what="parameters")
 
 
 def test_what_only_some_options_do(device: Device) -> None:
@@ -226,13 +286,17 @@ def test_what_only_some_options_do(device: Device) -> None:
 
 
 @CLASSES
-@pytest.mark.parametrize("optimizer", [OPTIMIZERS[4], OPTIMIZERS[8], OPTIMIZERS[11], OPTIMIZERS[13]], ids=str)
+@pytest.mark.parametrize(
+    "optimizer", [OPTIMIZERS[4], OPTIMIZERS[8], OPTIMIZERS[11], OPTIMIZERS[13], *OPTIMIZERS[-4:]], ids=str
+)
 def test_two_runs_are_bit_equal(device: Device, optimizer: Optimizer, device_class: str) -> None:
     first = run_steps(device, optimizer, device_class)
     assert first.snapshot() == run_steps(device, optimizer, device_class).snapshot()
 
 
-@pytest.mark.parametrize("optimizer", [OPTIMIZERS[4], OPTIMIZERS[7], OPTIMIZERS[11], OPTIMIZERS[13]], ids=str)
+@pytest.mark.parametrize(
+    "optimizer", [OPTIMIZERS[4], OPTIMIZERS[7], OPTIMIZERS[11], OPTIMIZERS[13], *OPTIMIZERS[-4:]], ids=str
+)
 def test_resuming_is_bit_equal(device: Device, optimizer: Optimizer) -> None:
     """Parameters, state slots and the step number are all that a step depends on."""
     whole = run_steps(device, optimizer, "cpu")
@@ -285,7 +349,7 @@ def test_sizes(device: Device, table: ParameterTable, device_class: str) -> None
     assert_close(actual, reference_parameters(optimizer, table, 2), relative=3e-6, absolute=3e-6, what="parameters")
 
 
-@EVERY
+@pytest.mark.parametrize("optimizer", [item for item in OPTIMIZERS if of_torch(item)], ids=str)
 def test_against_torch(device: Device, optimizer: Optimizer) -> None:
     torch = pytest.importorskip("torch")
     masks = [mask_of(TABLE, "decayed"), mask_of(TABLE, "plain")]
@@ -293,6 +357,7 @@ def test_against_torch(device: Device, optimizer: Optimizer) -> None:
     options = {{"epsilon": "eps"}.get(name, name): value for name, value in optimizer.config().items()}
     clip_norm, decay = options.pop("clip_norm"), options.pop("weight_decay")
     del options["learning_rate"]
+    clip_value = options.pop("clip_value", None)
     if "beta1" in options:
         options["betas"] = (options.pop("beta1"), options.pop("beta2"))
     groups = [{"params": [tensors[0]], "weight_decay": decay}, {"params": [tensors[1]], "weight_decay": 0.0}]
@@ -302,12 +367,76 @@ def test_against_torch(device: Device, optimizer: Optimizer) -> None:
             tensor.grad = torch.tensor(random_values(TABLE, step + 1)[mask])
         if clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(tensors, clip_norm)
+        if clip_value is not None:
+            torch.nn.utils.clip_grad_value_(tensors, clip_value)
         for group in oracle.param_groups:
             group["lr"] = rate
         oracle.step()
     parameters = run_steps(device, optimizer, kind_of(device)).read("parameters")
     for tensor, mask in zip(tensors, masks, strict=True):
         assert_close(parameters[mask], tensor.detach().numpy(), relative=5e-6, absolute=5e-6, what="parameters")
+
+
+TIMM = {
+    "lion": Lion(0.1, 0.8, 0.9, weight_decay=0.3),
+    "lamb": LAMB(0.1, 0.8, 0.95, 1e-3, weight_decay=0.3),
+    "lamb, all": LAMB(0.1, always_adapts=True, weight_decay=0.0),
+    "muon": Muon(0.1, weight_decay=0.3, momentum=0.8),
+    "lookahead": SGD(0.1, 0.8, lookahead=2, lookahead_part=0.3),
+}
+
+
+@pytest.mark.parametrize("kind", TIMM)
+def test_the_references_are_those_that_others_publish(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step by step in float64, of matrices of all forms; Muon's products, which timm takes in bfloat16, as well."""
+    torch = pytest.importorskip("torch")
+    timm = pytest.importorskip("timm.optim")
+    optimizer = TIMM[kind]
+    own = {name: piece for name, piece in FILTERS.slices.items() if name != "plain_1" or kind != "muon"}
+    tensors = {
+        name: torch.tensor(random_values(FILTERS, 0)[piece.offset : piece.offset + piece.elements].astype(float))
+        .reshape(piece.shape)
+        .requires_grad_()
+        for name, piece in own.items()
+    }
+    decay = optimizer.weight_decay
+    groups: list[dict[str, Any]] = [{"params": [own]} for own in tensors.values()]
+    for name, group in zip(tensors, groups, strict=True):
+        group["weight_decay"] = decay if name.startswith("decayed") else 0.0
+        group["lr"] = 0.1 * (FILTERS.groups[1].factor if name == "decayed_2" else FILTERS.groups[0].factor)
+    if isinstance(optimizer, Muon):
+        products = importlib.import_module("timm.optim.muon")
+        exact = partial(products.zeropower_via_newtonschulz, dtype=torch.float64)
+        monkeypatch.setattr(products, "zeropower_via_newtonschulz", exact)
+        options = {"nesterov": True, "adjust_lr_fn": "original", "ns_coefficients": "original"}
+        made = timm.Muon(groups, momentum=0.8, **options)
+    elif isinstance(optimizer, LAMB):
+        betas = optimizer.beta1, optimizer.beta2
+        adapts = optimizer.always_adapts
+        made = timm.Lamb(groups, betas=betas, eps=optimizer.epsilon, max_grad_norm=None, always_adapt=adapts)
+    elif isinstance(optimizer, SGD):
+        made = torch.optim.SGD(groups, momentum=optimizer.momentum)
+    else:
+        assert isinstance(optimizer, Lion)
+        made = timm.Lion(groups, betas=(optimizer.beta1, optimizer.beta2))
+    if optimizer.lookahead is not None:
+        made = timm.Lookahead(made, alpha=optimizer.lookahead_part, k=optimizer.lookahead)
+        for tensor in tensors.values():
+            tensor.grad = torch.zeros_like(tensor)
+        made.sync_lookahead()  # As its authors do, it begins with the parameters of the start.
+    for step in range(len(RATES)):
+        gradients = random_values(FILTERS, step + 1).astype(float)
+        for name, tensor in tensors.items():
+            piece = own[name]
+            part = gradients[piece.offset : piece.offset + piece.elements]
+            tensor.grad = torch.tensor(part).reshape(piece.shape)
+        made.step()
+    wanted = reference_parameters(optimizer, FILTERS, rates=[0.1] * len(RATES))
+    for name, tensor in tensors.items():
+        # Where the reference adds 1e-7 to a norm, timm's norm is at least that.
+        piece, most = own[name], 1e-7 if kind == "muon" else 1e-9
+        found = wanted[piece.offset : piece.offset + piece.elements].reshape(piece.shape)
+        np.testing.assert_allclose(found, tensor.detach().numpy(), rtol=most, atol=most, err_msg=name)
 
 
 @CLASSES
@@ -342,7 +471,7 @@ def test_defaults() -> None:
     assert RMSprop() == RMSprop(1e-3, 0.99, 1e-8, 0.0)
     assert Adam() == Adam(1e-3, 0.9, 0.999, 1e-8, weight_decay=0.0)
     assert AdamW() == AdamW(1e-3, 0.9, 0.999, 1e-8, weight_decay=0.01)
-    assert sorted(Optimizer.kinds) == ["Adam", "AdamW", "RMSprop", "SGD"]
+    assert sorted(Optimizer.kinds) == ["Adam", "AdamW", "LAMB", "Lion", "Muon", "RMSprop", "SGD"]
 
 
 def test_schedule() -> None:
@@ -516,12 +645,38 @@ def test_description_with_a_bad_value() -> None:
         (Adam, {"beta1": 1.0}, "Adam: beta1 must be a finite number of at least 0 and below 1"),
         (AdamW, {"beta2": -0.1}, "AdamW: beta2 must be a finite number of at least 0 and below 1"),
         (AdamW, {"epsilon": 0.0}, "AdamW: epsilon must be a finite number of at least 1e-30"),
+        (SGD, {"clip_value": 0}, "SGD: clip_value must be a finite number above 0. Received clip_value=0."),
+        (
+            SGD,
+            {"clip_norm": 1.0, "clip_value": 2.0},
+            r"SGD: gradients are clipped by their norm or by value. Received clip_norm=1.0, clip_value=2.0",
+        ),
+        (SGD, {"decays": "biases"}, "SGD: decays must be weights or all. Received decays='biases'."),
+        (Adam, {"layer_decay": 1.5}, "Adam: layer_decay must be at most 1. Received layer_decay=1.5."),
+        (Adam, {"lookahead": 0}, "Adam: lookahead must be an int of at least 1. Received lookahead=0."),
+        (Adam, {"lookahead_part": 0}, "Adam: lookahead_part must be a finite number above 0"),
+        (Lion, {"beta2": 1}, "Lion: beta2 must be a finite number of at least 0 and below 1"),
+        (LAMB, {"always_adapts": 1}, "LAMB: always_adapts must be True or False. Received always_adapts=1."),
+        (Muon, {"nesterov": 1}, "Muon: nesterov must be True or False. Received nesterov=1."),
+        (Muon, {"matrices": 3}, "Muon: matrices must be patterns of names. Received matrices=3."),
         (AdamW, {"weight_decay": "much"}, "AdamW: weight_decay must be .* Received weight_decay='much'"),
     ],
 )
 def test_options(kind: type[Optimizer], options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         kind(**options)
+
+
+def test_matrices_of_muon() -> None:
+    """A pattern makes a matrix of a parameter of two dimensions, and must stand for one."""
+    specs = {"a/weight": ParameterSpec("a/weight", (20, 12), "zeros", decayed=True)}
+    table = parameter_table(cast(Graph, SimpleNamespace(named_parameters=specs)))
+    assert len(Muon().calls(table, HOST)) == 1
+    assert len(Muon(matrices="a").calls(table, HOST)) == 3 + 3 * 5
+    assert Muon(matrices=["*"]).memory(table)["optimizer square"] == 16 * 16
+    rule = r"^Muon: every pattern of matrices must stand for trained parameters of two dimensions or more\. Received"
+    with pytest.raises(OptionError, match=rule):
+        Muon(matrices="b").calls(table, HOST)
 
 
 def test_learning_rates_of_zero_are_allowed() -> None:

@@ -34,7 +34,7 @@ from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
 from blobnet.memory.blob import FloatArray
 from blobnet.model import Model, Sequential
 from blobnet.network.parameters import parameter_table
-from blobnet.optimizers import SGD, Adam, Optimizer, RMSprop
+from blobnet.optimizers import LAMB, SGD, Adam, Lion, Muon, Optimizer, RMSprop
 from blobnet.optimizers.base import MAX_PARTIALS
 from blobnet.planning import Plan, make_plan
 from blobnet.training import kept, trainer
@@ -250,6 +250,9 @@ OPTIMIZERS = {
     "SGD": SGD(schedules.Cosine(0.05, 1.0), momentum=0.9, weight_decay=1e-3),
     "Adam": Adam(1e-2, clip_norm=1.0),
     "RMSprop": RMSprop(schedules.Step(1e-2, 2), momentum=0.5),
+    "Lion": Lion(1e-3, clip_value=0.1),
+    "LAMB": LAMB(1e-2, decays="all"),
+    "Muon": Muon(layer_decay=0.7, lookahead=4),
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 import numpy as np
 import pytest
 
-from blobnet import layers
+from blobnet import layers, models
 from blobnet.errors import OptionError, PlanError
 from blobnet.launch.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy, MeanSquaredError
@@ -17,7 +17,7 @@ from blobnet.memory.blob import FLOAT16
 from blobnet.models import resnet50
 from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.network.parameters import parameter_table
-from blobnet.network.patterns import frozen_parameters, rate_factors
+from blobnet.network.patterns import frozen_parameters, layers_behind, rate_factors
 from blobnet.network.summary import summarize
 from blobnet.optimizers import SGD, Adam, Optimizer
 from blobnet.planning import Plan, make_plan
@@ -331,6 +331,21 @@ def test_a_name_with_brackets_is_its_own_pattern() -> None:
 def test_patterns_that_are_refused(patterns: list[str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         frozen_parameters(chain(), patterns)
+
+
+def test_layer_decay() -> None:
+    """A block of a residual network is one layer, what has a number of its own another one; factors multiply."""
+    graph = models.resnet18().graph
+    behind = layers_behind(graph)
+    assert behind["stem_conv/weight"] == behind["stem_norm/shift"] == 9
+    assert behind["stage1_block1_a_conv/weight"] == behind["stage1_block1_b_norm/scale"] == 8
+    assert behind["stage2_block1_shortcut_conv/weight"] == 6
+    assert behind["logits/bias"] == 0
+    assert layers_behind(models.lenet5().graph)["conv2/bias"] == 3
+    factors = rate_factors(graph, [("logits", 2.0)], 0.5)
+    assert (factors["logits/weight"], factors["stage4_block2_a_conv/weight"]) == (2.0, 0.5)
+    vit = layers_behind(models.vit_tiny().graph)
+    assert (vit["patches/bias"], vit["block12_attention/key"], vit["last_norm/shift"]) == (14, 1, 1)
 
 
 def test_rates_that_are_refused() -> None:

@@ -242,5 +242,5 @@ def test_help_names_what_is_public_before_it_is_imported(monkeypatch: pytest.Mon
     monkeypatch.delitem(sys.modules, "blobnet.callbacks")
     assert callback_rows() == sorted(rows)
     assert [row.split()[0] for row in rows] == ["--csv", "--early-stopping", "--plateau", "--tensorboard"]
-    assert option("--optimizer").choices == ["sgd", "adam", "adamw", "rmsprop"]
+    assert option("--optimizer").choices == ["lamb", "sgd", "adam", "adamw", "lion", "muon", "rmsprop"]
     assert option("--schedule").choices == ["constant", "cosine", "step"]
