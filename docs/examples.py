@@ -223,6 +223,9 @@ optimizer = optimizers.Adam(schedules.Cosine(1e-3, warmup_epochs=1))
 # blobnet.schedules.Step
 optimizer = optimizers.SGD(schedules.Step(0.1, every_epochs=30, factor=0.1), momentum=0.9)
 
+# blobnet.schedules.OneCycle
+optimizer = optimizers.AdamW(schedules.OneCycle(5e-3))
+
 # blobnet.schedules.Custom
 optimizer = optimizers.Adam(schedules.Custom(lambda step: 1e-3 * 0.999**step))
 

@@ -356,8 +356,8 @@ def _check_train(parser: Parser, options: argparse.Namespace) -> None:
     """Ends with a usage error if an option belongs to another choice."""
     if options.model is None and options.init_from is None:
         parser.error("the following arguments are required: MODEL (or --init-from FILE.h5)")
-    if options.warmup_epochs is not None and options.schedule not in (None, "cosine"):
-        parser.error("--warmup-epochs needs --schedule cosine")
+    if options.warmup_epochs is not None and options.schedule == "one-cycle":
+        parser.error("--warmup-epochs needs another --schedule than one-cycle, which rises by itself")
     if options.step_epochs is not None and options.schedule != "step":
         parser.error("--step-epochs needs --schedule step")
     if options.momentum is not None:

@@ -104,7 +104,7 @@ training:
 --schedule NAME  of the learning rate: {{schedules}}; step is x0.1 every few epochs, cosine (the default) goes down to 0
   over --epochs
 --step-epochs N  epochs of a step (default: a third of --epochs)
---warmup-epochs X  epochs in which a cosine's rate first rises (default: 0)
+--warmup-epochs X  epochs in which the rate first rises (default: 0)
 --seed N  of weights, order, augmentation and dropout (default: 0)
 weights of another training:
 --init-from FILE.h5  start from the weights of this file (or .onnx), with a new last layer; with MODEL, where layers

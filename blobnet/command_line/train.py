@@ -542,7 +542,7 @@ def _optimizer(options: argparse.Namespace) -> optimizers.Optimizer | None:
 
 
 def _schedule(options: argparse.Namespace, rate: float) -> float | schedules.Schedule:
-    if options.schedule == "constant":
+    if options.schedule == "constant" and not options.warmup_epochs:
         return rate
     kind: Any = schedules.Schedule.named(options.schedule or "cosine")
     given = {"every_epochs": options.step_epochs or math.ceil(options.epochs / 3)}

@@ -7,12 +7,14 @@ from blobnet.schedules.base import Schedule
 from blobnet.schedules.constant import Constant
 from blobnet.schedules.cosine import Cosine
 from blobnet.schedules.custom import Custom
+from blobnet.schedules.one_cycle import OneCycle
 from blobnet.schedules.step import Step
 
 __all__ = [
     "Constant",
     "Cosine",
     "Custom",
+    "OneCycle",
     "Schedule",
     "Step",
 ]

@@ -65,7 +65,7 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
         ([*DIGITS, "--schedule", "cos"], "argument --schedule: unknown name 'cos': did you mean 'cosine'"),
         ([*DIGITS, "--resume", "--overwrite"], "argument --overwrite: not allowed with argument --resume"),
         ([*DIGITS, "--momentum", "0.9"], "--momentum needs --optimizer sgd, muon or rmsprop"),
-        ([*DIGITS, "--schedule", "step", "--warmup-epochs", "1"], "--warmup-epochs needs --schedule cosine"),
+        ([*DIGITS, "--schedule", "one-cycle", "--warmup-epochs", "1"], "--warmup-epochs needs another --schedule than"),
         ([*DIGITS, "--step-epochs", "1"], "--step-epochs needs --schedule step"),
         ([*DIGITS, "--lr", "0.1"], "unknown argument '--lr': did you mean '--learning-rate'?"),
         ([*DIGITS, "-lr=0.1"], "unknown argument '-lr=0.1': did you mean '--learning-rate'?"),

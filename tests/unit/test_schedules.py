@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blobnet.errors import FileError, OptionError
-from blobnet.schedules import Constant, Cosine, Schedule, Step
+from blobnet.schedules import Constant, Cosine, Custom, OneCycle, Schedule, Step
 from tests.reference import schedules as reference
 
 
@@ -75,10 +75,42 @@ def test_cosine_against_torch() -> None:
         annealing.step()
 
 
+@pytest.mark.parametrize(("rise", "first", "last", "steps"), [(0.3, 25, 1e4, 40), (0.25, 10, 100, 8), (0.5, 2, 3, 6)])
+def test_one_cycle_against_torch(rise: float, first: float, last: float, steps: int) -> None:
+    torch = pytest.importorskip("torch")
+    oracle = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.8)
+    options = {"pct_start": rise, "div_factor": first, "final_div_factor": last, "cycle_momentum": False}
+    cycle = torch.optim.lr_scheduler.OneCycleLR(oracle, 0.8, total_steps=steps, **options)
+    for step, rate in enumerate(rates(OneCycle(0.8, rise, first, last), steps // 2, 2)):
+        assert math.isclose(rate, oracle.param_groups[0]["lr"], rel_tol=1e-12)
+        oracle.step()
+        if step < steps - 1:
+            cycle.step()
+    assert OneCycle(0.8).value(steps + 5, steps // 2, 2) == pytest.approx(0.8 / 25 / 1e4)
+    assert rates(OneCycle(0.8, rise=0), 1, 1) == [pytest.approx(0.8 / 25 / 1e4)]
+
+
+def test_every_schedule_warms_up() -> None:
+    """The first rates are times (t + 1) / W; epochs of a warm-up count; a schedule without one needs no steps."""
+    assert rates(Constant(0.8, warmup_epochs=2), 2, 3) == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
+    found = rates(Step(1.0, 1, 0.5, warmup_epochs=1.5), 2, 3)
+    assert found == pytest.approx([1 / 3, 2 / 3, 0.5, 0.5, 0.25, 0.25])
+    assert rates(Custom(lambda step: 3.0 - step, warmup_epochs=1), 2, 2) == pytest.approx([1.5, 2.0, 1.0, 0.0])
+    assert not Constant(0.8).depends_on_steps
+    assert not Custom(float).depends_on_steps
+    assert Constant(0.8, warmup_epochs=1).depends_on_steps
+    assert Custom(float, warmup_epochs=1).depends_on_steps
+    assert Constant(0.8).description() == {"kind": "Constant", "config": {"rate": 0.8}}
+
+
 @pytest.mark.parametrize(
     "schedule",
     [
         Constant(0.1),
+        Constant(0.1, warmup_epochs=1),
+        OneCycle(0.1),
+        OneCycle(0.1, 0.5, 10, 100),
+        Step(1, 2, warmup_epochs=0.5),
         Step(1, 2),
         Step(0.1, 3, 0.5),
         Cosine(1, 0.5),
@@ -99,7 +131,7 @@ def test_numbers_of_numpy() -> None:
 
 
 def test_kinds() -> None:
-    assert sorted(Schedule.kinds) == ["Constant", "Cosine", "Custom", "Step"]
+    assert sorted(Schedule.kinds) == ["Constant", "Cosine", "Custom", "OneCycle", "Step"]
     assert Step(0.1, 3).description() == {"kind": "Step", "config": {"rate": 0.1, "every_epochs": 3, "factor": 0.1}}
 
 
@@ -139,6 +171,13 @@ def test_foreign_descriptions(description: Any, message: str) -> None:
         (Step, {"rate": 1, "every_epochs": 1.5}, "Step: every_epochs must be an int of at least 1"),
         (Step, {"rate": 1, "every_epochs": True}, "Step: every_epochs must be an int of at least 1"),
         (Step, {"rate": 1, "every_epochs": 1, "factor": 0}, "Step: factor must be a finite number above 0"),
+        (
+            Step,
+            {"rate": 1, "every_epochs": 1, "warmup_epochs": -1},
+            "Step: warmup_epochs must be a finite number of at",
+        ),
+        (OneCycle, {"rate": 1, "rise": 1}, "OneCycle: rise must be below 1. Received rise=1."),
+        (OneCycle, {"rate": 1, "div_factor": 0}, "OneCycle: div_factor must be a finite number above 0"),
         (Cosine, {"rate": 1, "warmup_epochs": -1}, "Cosine: warmup_epochs must be a finite number of at least 0"),
         (Cosine, {"rate": 1, "final_rate": -1}, "Cosine: final_rate must be a finite number of at least 0"),
     ],
