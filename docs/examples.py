@@ -82,8 +82,14 @@ node = layers.DepthToSpace(2)(features)  # (8, 64, 64)
 # blobnet.layers.Dropout
 node = layers.Dropout(0.5)(values)  # (64,)
 
+# blobnet.layers.Embedding
+node = layers.Embedding(1000, 16)(layers.Input(20)())  # (16, 20)
+
 # blobnet.layers.Flatten
 node = layers.Flatten()(images)  # (3072,)
+
+# blobnet.layers.GRU
+node = layers.GRU(8, return_sequences=False)(series)  # (8,)
 
 # blobnet.layers.GlobalAveragePool
 node = layers.GlobalAveragePool()(features)  # (32,)
@@ -104,6 +110,9 @@ node = layers.InstanceNorm()(features)  # (32, 32, 32)
 
 # blobnet.layers.Interleave
 node = layers.Interleave()([images, images])  # (6, 32, 32)
+
+# blobnet.layers.LSTM
+node = layers.LSTM(8, bidirectional=True)(series)  # (16, 64)
 
 # blobnet.layers.LayerNorm
 node = layers.LayerNorm()(features)  # (32, 32, 32)

@@ -359,6 +359,18 @@ def _space_to_depth(builder: Builder) -> Made:
     return None if node is None else builder.put(layers.SpaceToDepth(2), node)
 
 
+def _recurrent(kind: type[Layer]) -> Callable[[Builder], Made]:
+    def make(builder: Builder) -> Made:
+        node = builder.source(lambda shape: shape.rank == 1)
+        if node is None:
+            return None
+        direction = builder.pick({}, {"bidirectional": True}, {"reverse": True})
+        options = {"bias": builder.flag(0.7), "return_sequences": builder.flag(0.7), **direction}
+        return kind(builder.integer(1, 4), **options)(node)
+
+    return make
+
+
 def _batch_norm(builder: Builder, shape: Shape) -> Layer:
     # A large epsilon: units that are constant would make rounding errors large.
     return layers.BatchNorm(builder.pick(0.1, 0.5, 1.0), builder.pick(1e-2, 0.1))
@@ -389,11 +401,13 @@ GENERATED: dict[str, Callable[[Builder], Made]] = {
     "DepthToSpace": _depth_to_space,
     "Dropout": _any(lambda builder, shape: layers.Dropout(builder.pick(0.25, 0.5))),
     "Flatten": _any(lambda builder, shape: layers.Flatten()),
+    "GRU": _recurrent(layers.GRU),
     "GlobalAveragePool": _any(lambda builder, shape: layers.GlobalAveragePool()),
     "GlobalMaxPool": _any(lambda builder, shape: layers.GlobalMaxPool(), 1),
     "GroupNorm": _any(_groups_of),
     "InstanceNorm": _instances,
     "Interleave": _join(layers.Interleave),
+    "LSTM": _recurrent(layers.LSTM),
     "LayerNorm": _any(lambda builder, shape: layers.LayerNorm(1e-2, affine=builder.flag(0.7))),
     "LocalResponseNorm": _any(lambda builder, shape: layers.LocalResponseNorm(builder.integer(1, 4), 0.3, 0.6, 1.5)),
     "MatMul": _matmul,
@@ -417,7 +431,10 @@ _OFTEN = {"Activation": 5, "BatchNorm": 5, "Add": 4, "MultiHeadAttention": 4}
 _OFTEN |= dict.fromkeys(("Scale", "PReLU", "Dense", "Conv2D"), 3)
 _OFTEN |= dict.fromkeys(("Multiply", "Concat", "Flatten", "Slice", "GlobalAveragePool", "Conv1D", "Dropout"), 2)
 #: Kinds that are no step, and why.
-NOT_GENERATED = {"Input": "every network begins with some"}
+NOT_GENERATED = {
+    "Input": "every network begins with some",
+    "Embedding": "values between layers are no whole numbers",
+}
 
 
 def _input_shape(builder: Builder) -> Shape:

@@ -205,6 +205,32 @@ CONTRACTIONS: dict[str, Module] = {
     ),
 }
 
+
+def recurrent(layer: Any, x: list[Any], p: dict[str, Any]) -> Any:
+    """PyTorch's own module, whose second bias an LSTM here does not have."""
+    names = {
+        "weight": "weight_ih_l0",
+        "recurrent": "weight_hh_l0",
+        "bias": "bias_ih_l0",
+        "recurrent_bias": "bias_hh_l0",
+    }
+    arguments = {"batch_first": True, "bidirectional": layer.bidirectional, "bias": layer.bias}
+    module = getattr(torch.nn, layer.kind)(x[0].shape[1], layer.units, **arguments)
+    own = {names[name.removeprefix("reverse_")] + "_reverse" * name.startswith("reverse_"): p[name] for name in p}
+    own |= {name: 0 * own[name.replace("hh", "ih")] for name, _ in module.named_parameters() if name not in own}
+    series = x[0].flip(2) if layer.reverse else x[0]
+    states, _ = torch.func.functional_call(module, own, (series.transpose(1, 2),))
+    if layer.return_sequences:
+        return states.transpose(1, 2).flip(2) if layer.reverse else states.transpose(1, 2)
+    return torch.cat([states[:, -1, : layer.units], states[:, 0, layer.units :]], 1)
+
+
+def embedding(layer: Any, x: list[Any], p: dict[str, Any]) -> Any:
+    """Values that are no numbers of vectors, as random networks have them, give zeros."""
+    hits = x[0].flatten(1)[:, :, None] == torch.arange(layer.count)
+    return (hits.to(x[0].dtype) @ p["weight"]).transpose(1, 2)
+
+
 MODULES: dict[str, Module] = {
     **{f"Conv{rank}D": convolution for rank in (1, 2, 3)},
     **{f"ConvTranspose{rank}D": transposed for rank in (1, 2, 3)},
@@ -217,7 +243,9 @@ MODULES: dict[str, Module] = {
     "Contraction": lambda layer, x, p: CONTRACTIONS[layer.text](layer, x, p),
     "Dense": lambda layer, x, p: functional.linear(x[0].flatten(1), p["weight"], p.get("bias")),
     "DepthToSpace": lambda layer, x, p: functional.pixel_shuffle(x[0], layer.block),
+    "Embedding": embedding,
     "Flatten": lambda layer, x, p: x[0].flatten(1),
+    "GRU": recurrent,
     "GlobalAveragePool": lambda layer, x, p: x[0].reshape(*x[0].shape[:2], -1).mean(2),
     "GlobalMaxPool": lambda layer, x, p: x[0].flatten(2).max(2).values,
     "GroupNorm": lambda layer, x, p: torch.group_norm(  # PyTorch's function for layers refuses groups of one value.
@@ -227,6 +255,7 @@ MODULES: dict[str, Module] = {
         x[0], weight=p.get("scale"), bias=p.get("shift"), eps=layer.epsilon
     ),
     "Interleave": lambda layer, x, p: torch.stack(x, 2).flatten(1, 2),
+    "LSTM": recurrent,
     "LayerNorm": layer_norm,
     "LocalResponseNorm": response_norm,
     "MatMul": matmul,

@@ -241,6 +241,8 @@ def checks_of_layers(*, thorough: bool, seed: int) -> list[Check]:
         (layers.ConvTranspose2D(4, 3, 2), (plane,)),
         (layers.Conv3D(3, 3, padding=1), (Shape(2, 3, 5, 4),)),
         (layers.Add(), (plane, plane)),
+        (layers.LSTM(5, bidirectional=True), (Shape(3, 4),)),
+        (layers.GRU(5), (Shape(3, 4),)),
         (layers.MultiHeadAttention(2), (Shape(4, 9),)),
     ]
     return [

@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from blobnet.contraction import reference as of_contractions
 from blobnet.contraction.derivatives import delta_names, differentiate
-from blobnet.examination.reference import activation, convolution, dense, normalization, pooling
+from blobnet.examination.reference import activation, convolution, dense, normalization, pooling, recurrent
 from blobnet.examination.reference.windows import Pair, Sides
 from blobnet.layers import (
+    GRU,
+    LSTM,
     Activation,
     AveragePool1D,
     AveragePool2D,
@@ -70,6 +72,8 @@ def reference_of(layer: Layer, shapes: Sequence[Shape]) -> Reference:
         return Reference(
             lambda inputs, _: forward(inputs[0]), lambda inputs, _, delta: ([backward(inputs[0], delta)], {})
         )
+    if isinstance(layer, LSTM | GRU):
+        return of_recurrent(layer)
     if isinstance(layer, ContractionLayer):
         return of_statements(layer, shapes)
     raise LookupError(f"there is no float64 reference of {layer}")
@@ -194,6 +198,44 @@ def of_batch_norm(layer: BatchNorm) -> Reference:
     def backward(inputs: Inputs, values: Parameters, delta: Float64Array) -> Backward:
         found = normalization.batch_norm_backward(inputs[0], values["scale"], delta, epsilon=layer.epsilon)
         return [found[0]], {"scale": found[1], "shift": found[2]}
+
+    return Reference(forward, backward)
+
+
+def of_recurrent(layer: LSTM | GRU) -> Reference:
+    """The reference of a recurrent layer: each direction sees its positions from its first on."""
+    units = layer.units
+
+    def sides(parameters: Parameters) -> list[tuple[str, int, dict[str, Float64Array]]]:
+        names = {"weight", "recurrent", "bias", "recurrent_bias"}
+        return [
+            (
+                prefix,
+                -1 if layer.reverse or prefix else 1,
+                {name: parameters[prefix + name] for name in names if prefix + name in parameters},
+            )
+            for prefix in layer.prefixes
+        ]
+
+    def forward(inputs: Inputs, parameters: Parameters) -> Float64Array:
+        x, found = inputs[0].reshape(*inputs[0].shape[:2], -1), []
+        for _, step, own in sides(parameters):
+            values, _ = recurrent.states(layer.kind, x[:, :, ::step], own)
+            found.append(values[:, :, ::step] if layer.return_sequences else values[:, :, -1])
+        return np.concatenate(found, axis=1)
+
+    def backward(inputs: Inputs, parameters: Parameters, delta: Float64Array) -> Backward:
+        x = inputs[0].reshape(*inputs[0].shape[:2], -1)
+        dx, gradients = np.zeros(x.shape), dict[str, Float64Array]()
+        for number, (prefix, step, own) in enumerate(sides(parameters)):
+            part = delta.reshape(*delta.shape[:2], -1)[:, number * units : (number + 1) * units]
+            whole = np.zeros((len(x), units, x.shape[2]))
+            whole[:, :, slice(None) if layer.return_sequences else slice(-1, None)] = part
+            whole = whole[:, :, ::step] if layer.return_sequences else whole
+            found, of_parameters = recurrent.states_backward(layer.kind, x[:, :, ::step], own, whole)
+            dx += found[:, :, ::step]
+            gradients |= {prefix + name: values for name, values in of_parameters.items()}
+        return [dx.reshape(inputs[0].shape)], gradients
 
     return Reference(forward, backward)
 

@@ -8,6 +8,7 @@ from blobnet.layers.constant import Constant
 from blobnet.layers.convolution import Conv1D, Conv2D
 from blobnet.layers.dense import Dense
 from blobnet.layers.dropout import Dropout, StochasticDepth
+from blobnet.layers.embedding import Embedding
 from blobnet.layers.gates import PReLU, Scale, SqueezeExcite
 from blobnet.layers.input import Input
 from blobnet.layers.join import Add, Concat, Flatten, Multiply
@@ -15,6 +16,7 @@ from blobnet.layers.lowered import Contraction, ContractionLayer, function
 from blobnet.layers.normalization import BatchNorm
 from blobnet.layers.norms import GroupNorm, InstanceNorm, LayerNorm, LocalResponseNorm
 from blobnet.layers.pooling import AveragePool1D, AveragePool2D, GlobalAveragePool, MaxPool1D, MaxPool2D
+from blobnet.layers.recurrent import GRU, LSTM
 from blobnet.layers.resize import DepthToSpace, SpaceToDepth, Upsample
 from blobnet.layers.standardize import Standardize
 from blobnet.layers.transposed import ConvTranspose1D, ConvTranspose2D, ConvTranspose3D
@@ -23,6 +25,8 @@ from blobnet.layers.volumes import AveragePool3D, Conv3D, MaxPool3D
 from blobnet.support.old_names import old_names
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "Activation",
     "AdaptiveAveragePool",
     "AdaptiveMaxPool",
@@ -44,6 +48,7 @@ __all__ = [
     "Dense",
     "DepthToSpace",
     "Dropout",
+    "Embedding",
     "Flatten",
     "GlobalAveragePool",
     "GlobalMaxPool",

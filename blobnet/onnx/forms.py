@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from blobnet.memory.windows import axes_of_window, axis_numbers
+from blobnet.onnx.operators.recurrent import to_gates
 from blobnet.onnx.place import Place
 
 Form: TypeAlias = Callable[[Place], str]
@@ -135,6 +136,55 @@ def _attention(place: Place) -> str:
     weights = place.node("Transpose", place.node("Softmax", fits, axis=3), perm=[0, 1, 3, 2])
     seen = place.reshaped(place.node("MatMul", heads["value"], weights), 0, units, place.shapes[0].width)
     return product("output", seen)
+
+
+# -- series ------------------------------------------------------------------------------------------------------------
+
+
+@_form("Embedding")
+def _embedding(place: Place) -> str:
+    """Whole numbers, of which ONNX takes none that there are not."""
+    value = place.node("Flatten", place.input, axis=1) if place.rank else place.input
+    number = place.node("Cast", value, to=7)
+    place.main = place.node("Gather", place.parameter("weight"), number)
+    return place.node("Transpose", place.main, perm=[0, 2, 1])
+
+
+@_form("LSTM", "GRU")
+def _recurrent(place: Place) -> str:
+    """ONNX has (positions, samples, values), and (positions, directions, samples, units)."""
+    layer, width = place.layer, place.shapes[0].width
+    directions, is_lstm = len(layer.prefixes), layer.kind == "LSTM"
+
+    def both(name: str) -> str:
+        """A parameter of each direction, in ONNX's order of gates."""
+        found = [
+            place.turned(prefix + name, to_gates(layer.kind, place.weights[prefix + name])[None])
+            for prefix in layer.prefixes
+        ]
+        return found[0] if directions == 1 else place.node("Concat", *found, axis=0)
+
+    biases = []
+    if layer.bias:
+        zeros = (
+            place.constant(np.zeros((directions, 4 * layer.units), np.float32)) if is_lstm else both("recurrent_bias")
+        )
+        biases = [place.node("Concat", both("bias"), zeros, axis=1)]
+    attributes = {} if is_lstm else {"linear_before_reset": 1}
+    way = "bidirectional" if directions > 1 else "reverse" if layer.reverse else "forward"
+    rows = place.node("Transpose", place.input, perm=[2, 0, 1])
+    arrays = both("weight"), both("recurrent"), *biases
+    place.main = value = place.node(layer.kind, rows, *arrays, hidden_size=layer.units, direction=way, **attributes)
+    if layer.return_sequences:
+        value = place.node("Transpose", value, perm=[2, 1, 3, 0])
+        return place.reshaped(value, 0, directions * layer.units, width)
+    ends = []
+    for number in range(directions):
+        first = 0 if layer.reverse or number else width - 1
+        starts, stops = place.constant([first, number]), place.constant([first + 1, number + 1])
+        ends.append(place.node("Slice", value, starts, stops, place.constant([0, 1])))
+    value = ends[0] if directions == 1 else place.node("Concat", *ends, axis=1)
+    return place.reshaped(place.node("Transpose", value, perm=[2, 0, 1, 3]), 0, directions * layer.units)
 
 
 # -- pooling -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import io
 import tempfile
 import warnings
@@ -44,7 +45,8 @@ def from_torch(module: Any, example: Any) -> Model:
     # A batch of one would stand for all batches.
     examples = tuple(torch.cat([item, item]) if len(item) == 1 else item for item in examples)
     batch = torch.export.Dim("N")
-    options = {"dynamo": True, "dynamic_shapes": tuple({0: batch} for _ in examples), "verbose": False}
+    shapes = _as_parameters(module, [{0: batch} for _ in examples])
+    options = {"dynamo": True, "dynamic_shapes": shapes, "verbose": False}
     was_training = {part: part.training for part in module.modules()}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of PyTorch's own parts
@@ -64,6 +66,15 @@ def from_torch(module: Any, example: Any) -> Model:
         path = Path(folder) / f"{type(module).__name__}.onnx"
         program.save(str(path))
         return load(path)
+
+
+def _as_parameters(module: Any, shapes: Sequence[Any]) -> tuple[Any, ...]:
+    """Shapes of arguments by the parameters of ``forward``: those that ``*args`` takes are one tuple."""
+    kinds = [item.kind for item in inspect.signature(module.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return tuple(shapes)
+    first = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+    return (*shapes[:first], tuple(shapes[first:]))
 
 
 def _name_nodes(graph: Any) -> None:

@@ -304,6 +304,21 @@ def check_sizes(graph: Any, sizes: Sizes, subject: str) -> None:
             )
 
 
+def _indexes(graph: Any) -> set[str]:
+    """The names of values that are numbers of rows and nothing else.
+
+    Gather alone reads them, perhaps behind a Cast, and Shape, which sees no value.
+    """
+    found, others = set[str](), {item.name for item in graph.output}
+    for node in reversed(graph.node):
+        others.update(_inner_reads(node))
+        for place, name in enumerate(node.input):
+            is_index = (node.op_type, place) in {("Gather", 1), ("Shape", 0)}
+            is_index |= node.op_type == "Cast" and node.output[0] in found - others
+            (found if is_index else others).add(name)
+    return found - others
+
+
 @dataclass
 class Import:
     """One reading of a graph, with values for what must be known.
@@ -349,7 +364,7 @@ class Import:
         self._own_arrays: dict[int, tuple[Any, dict[str, Array]]] = {}
         self._budget = bodies.Budget(bodies.MAX_READ)
         self._loops = 0  # That the node at hand is within.
-        self._reads = reads(graph)
+        self._reads, self._indexes = reads(graph), _indexes(graph)
         counts = {shape[0] if shape else 0 for shape in self.shapes.values()} if self.samples else set()
         if len(counts) > 1 or 0 in counts:
             rule = "axis 0 of all inputs must be the samples, as many in each"
@@ -381,11 +396,12 @@ class Import:
                 operation.mixed("outputs must have the samples on axis 0, and nothing else", shape=shape)
 
     def _input(self, name: str, shape: tuple[int, ...], kind: int) -> Tensor:
-        types = {package().helper.np_dtype_to_tensor_dtype(np.dtype(name)): name for name in SAMPLE_TYPES}
+        known = (*SAMPLE_TYPES, *(("int32", "int64") if name in self._indexes else ()))
+        types = {package().helper.np_dtype_to_tensor_dtype(np.dtype(item)): item for item in known}
         if kind not in types:
             rule = "inputs must be numbers that a network computes with"
-            known = ", ".join(SAMPLE_TYPES)
-            raise UnsupportedError(f"{self.subject}, input {name}", rule, type=kind, types=known)
+            hint = "what Gather alone reads, with a matrix of the file, may also be int32 or int64."
+            raise UnsupportedError(f"{self.subject}, input {name}", rule, hint=hint, type=kind, types=", ".join(known))
         at = 0 if self.samples else None
         axes = (1, *shape[1:]) if self.samples else shape
         if math.prod(shape) > MAX_ELEMENTS or len(shape) > MAX_AXES:
@@ -510,6 +526,8 @@ class Import:
             if isinstance(value, Late):
                 return self._late(node, values)
             inputs.append(value)
+        if node.op_type == "Cast" and node.output[0] in self._indexes and isinstance(inputs[0], Tensor):
+            return [inputs[0]]  # They are looked up as they are.
         subject = _subject_of(node, self.subject)
         if node.op_type not in SEQUENCE_KINDS and any(isinstance(value, Pieces) for value in inputs):
             _refuse_sequences(subject)
@@ -576,7 +594,7 @@ class Import:
             raise operation.needed(whole[0], rule, hint, type=whole[0].type.name)
         found = OPERATORS[kind](operation)
         many = [found] if isinstance(found, Tensor | np.ndarray) else found
-        if not whole or kind not in _CHOOSING:
+        if not whole or kind not in _CHOOSING or (kind == "Gather" and not isinstance(inputs[0], Tensor)):
             return many
         return [replace(value, type=whole[0].type) if isinstance(value, Tensor) else value for value in many]
 

@@ -27,6 +27,7 @@ class Place:
         samples: the name of a value whose first axis is the batch.
         nodes: the nodes so far: operator, names of inputs and of the output, attributes.
         arrays: the constants and parameters that these read, by name.
+        main: the output of the node that gets the layer's name; empty: of the last one that computes something.
     """
 
     layer: Any
@@ -38,6 +39,7 @@ class Place:
     samples: str
     nodes: list[tuple[str, list[str], str, dict[str, Any]]] = field(default_factory=list)
     arrays: dict[str, Array] = field(default_factory=dict)
+    main: str = ""
 
     @property
     def input(self) -> str:
@@ -67,6 +69,12 @@ class Place:
         values, full = self.weights[name], f"{self.layer.name}/{name}"
         full += f"_{axes}" if axes else ""
         self.arrays[full] = values.reshape(*values.shape, *(1,) * axes)
+        return full
+
+    def turned(self, name: str, values: Array) -> str:
+        """The name of a parameter in another order."""
+        full = f"{self.layer.name}/{name}"
+        self.arrays[full] = values
         return full
 
     def reshaped(self, value: str, *sizes: int) -> str:

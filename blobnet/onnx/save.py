@@ -169,7 +169,7 @@ class _Writer:
         # What a vertex gives is called as it is.
         wanted = end.name if end and end.is_inner else self._free(vertex.name)
         computing = [output for operator, _, output, _ in place.nodes if operator not in _SHAPING]
-        named = computing[-1] if computing else result
+        named = place.main or (computing[-1] if computing else result)
         made = [output for _, _, output, _ in place.nodes]
         names = {name: self._inner(name) for name in (*place.arrays, *made)}
         names |= {result: wanted} if result in made else {}

@@ -166,3 +166,46 @@ def test_without_onnxscript(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(OptionError, match=r"PyTorch and onnxscript must be installed.* Hint: pip install torch onnx"):
         bn.from_torch(torch.nn.ReLU(), torch.zeros(2, 3))
+
+
+class Reader(torch.nn.Module):
+    """Letters, two layers both ways, and the last states."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.letters = torch.nn.Embedding(9, 4)
+        self.reads = getattr(torch.nn, kind)(4, 5, num_layers=2, batch_first=True, bidirectional=True)
+        self.head = torch.nn.Linear(20, 3)
+
+    def forward(self, x: Any) -> Any:
+        states, last = self.reads(self.letters(x))
+        last = last[0] if isinstance(last, tuple) else last
+        return self.head(torch.cat([states[:, 2], last[-2], last[-1]], 1))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_modules(device: Any, kind: str) -> None:
+    module, x = Reader(kind).eval(), torch.randint(0, 9, (3, 6))
+    model = bn.from_torch(module, x)
+    kinds = [vertex.layer.kind for vertex in model.graph.vertices]
+    assert kinds.count(kind) == 2
+    assert "Embedding" in kinds
+    np.testing.assert_allclose(model.predict(x.numpy(), device=device), module(x).detach().numpy(), atol=1e-5)
+
+
+class Several(torch.nn.Module):
+    """Arguments without names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(3, 2)
+
+    def forward(self, x: Any, *others: Any) -> Any:
+        return self.dense(x) + others[0] * others[1]
+
+
+def test_modules_with_any_number_of_arguments(device: Any) -> None:
+    module, given = Several().eval(), [torch.randn(4, size) for size in (3, 2, 2)]
+    model = bn.from_torch(module, tuple(given))
+    found = model.predict([item.numpy() for item in given], device=device)
+    np.testing.assert_allclose(found, module(*given).detach().numpy(), atol=1e-5)

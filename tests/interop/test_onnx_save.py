@@ -137,7 +137,14 @@ CASES: dict[str, list[tuple[Layer, Sequence[tuple[int, ...]]]]] = {
     "Dense": [(layers.Dense(5), [(7,)]), (layers.Dense(5, bias=False, activation="tanh"), [(3, 4, 2)])],
     "DepthToSpace": [(layers.DepthToSpace(2), [(12, 3, 2)])],
     "Dropout": [(layers.Dropout(0.5), [(3, 4, 5)])],
+    "Embedding": [(layers.Embedding(4, 3), [(6,)]), (layers.Embedding(4, 3), [(1, 6)])],
     "Flatten": [(layers.Flatten(), [(3, 4, 5)]), (layers.Flatten(), [(6,)])],
+    "GRU": [
+        (layers.GRU(4), [(3, 5)]),
+        (layers.GRU(4, bidirectional=True), [(3, 5)]),
+        (layers.GRU(4, bias=False, bidirectional=True, return_sequences=False), [(3, 5)]),
+        (layers.GRU(4, reverse=True, return_sequences=False), [(3, 5)]),
+    ],
     "GlobalAveragePool": [(layers.GlobalAveragePool(), [(3, 4, 5)]), (layers.GlobalAveragePool(), [(3, 7)])],
     "GlobalMaxPool": [(layers.GlobalMaxPool(), [(3, 4, 5)])],
     "GroupNorm": [
@@ -148,6 +155,12 @@ CASES: dict[str, list[tuple[Layer, Sequence[tuple[int, ...]]]]] = {
     "Input": [(layers.Flatten(), [(3, 4, 5)]), (layers.Activation("linear"), [(6,)])],
     "InstanceNorm": [(layers.InstanceNorm(), [(3, 4, 5)]), (layers.InstanceNorm(affine=False), [(3, 9)])],
     "Interleave": [(layers.Interleave(), [(3, 4, 5), (3, 4, 5)]), (layers.Interleave(), [(3,), (3,)])],
+    "LSTM": [
+        (layers.LSTM(4), [(3, 5)]),
+        (layers.LSTM(4, bidirectional=True), [(3, 5)]),
+        (layers.LSTM(4, bias=False, bidirectional=True, return_sequences=False), [(3, 5)]),
+        (layers.LSTM(4, reverse=True, return_sequences=False), [(3, 5)]),
+    ],
     "LayerNorm": [
         (layers.LayerNorm(), [(6, 4, 5)]),
         (layers.LayerNorm(affine=False, epsilon=1e-2), [(6, 5)]),
@@ -284,7 +297,11 @@ def test_layers(device: Any, tmp_path: Path, kind: str, number: int) -> None:
     model = of_layer(kind, layer, shapes)
     random_weights(model)
     assert any(vertex.layer.kind == kind for vertex in model.graph.vertices)
-    proto = check(model, tmp_path / "model.onnx", samples(model), device)
+    x = samples(model)
+    if kind == "Embedding":  # Of whole numbers.
+        model.set_normalization(0, 1)
+        x = {name: np.minimum(np.abs(np.round(values)), layer.count - 1) for name, values in x.items()}
+    proto = check(model, tmp_path / "model.onnx", x, device)
     assert [item.name for item in proto.graph.input] == list(model.graph.inputs)
     assert [item.name for item in proto.graph.output] == ["y"]
     shape = proto.graph.input[0].type.tensor_type.shape

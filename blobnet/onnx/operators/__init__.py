@@ -10,6 +10,7 @@ from blobnet.onnx.operators import (  # noqa: F401 -- they register what they ha
     norms,
     products,
     quantized,
+    recurrent,
     reductions,
     resizing,
     sampling,

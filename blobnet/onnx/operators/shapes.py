@@ -282,8 +282,23 @@ def _pad(op: Operation) -> Tensor:
     return tensor
 
 
+def _embedding(op: Operation, indexes: Tensor) -> Tensor:
+    """Rows of a matrix by numbers that depend on the samples."""
+    weight = op.array(0)
+    count, units = weight.shape
+    numbers = op.shaped(indexes, (math.prod(indexes.sizes),))
+    node = op.layer(layers.Embedding(count, units), numbers, weights={"weight": weight}, key=op.key_of(weight))
+    rows = op.layer(layers.Permute((1, 0)), node, part="rows")
+    return Tensor(rows, (*indexes.axes, units), indexes.at, weight.dtype, indexes.outer)
+
+
 @operator("Gather")
 def _gather(op: Operation) -> Tensor:
+    indexes = op.value(1)
+    weight = op.value(0)
+    is_matrix = not isinstance(weight, Tensor) and weight.ndim == 2 and not op.get("axis", 0)
+    if isinstance(indexes, Tensor) and is_matrix:
+        return _embedding(op, indexes)
     tensor, indexes = op.tensor(0), op.array(1)
     axis = op.axis(int(op.get("axis", 0)), tensor)
     size = tensor.axes[axis]
