@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 CHUNK_ELEMENTS = 1 << 20
 #: The class number of positions that take no part, in files of masks (that of Pascal VOC), unless a class has it.
 IGNORED_LABEL = 255
+#: The class of rows of boxes that are none.
+NO_BOX = -1
 #: Bytes of samples that are no array that statistics look at, at most about twice as many.
 STATISTICS_BYTES = 1 << 28
 
@@ -54,7 +56,9 @@ class Split:
 
     ``x`` is uint8 or float32, (N, C, H, W), (N, C, L) or (N, C): an array, or a :class:`Source` of samples that are
     read when they are asked for (``numpy.asarray(x[:10])`` reads ten); ``y`` is int64 class numbers (N,), whole numbers
-    of any type where each position has one (N, height, width), or float32 targets (N, ...). Where a file is too large
+    of any type where each position has one (N, height, width), or float32 targets (N, ...). Of boxes it is float32
+    (N, boxes, 5): the class, and left, top, right and bottom as parts of the picture's width and height; where a
+    picture has fewer boxes, the class of the other rows is -1. Where a file is too large
     for memory, ``y`` is a source too, and both have the file's types. ``files`` are the paths of the pictures, one for
     each sample; empty for samples that have no files of their own.
     """
@@ -109,6 +113,7 @@ class Dataset:
         shape = tuple(self.train.y.shape[1:])
         goal = f"{self.classes} classes" if self.classes else f"targets of {shape}" if shape else "a target each"
         goal += f" for each of {self.positions} positions" if self.positions else ""
+        goal += f" in up to {shape[0]} boxes" if self.has_boxes else ""
         return f"{self.name}: {count} samples of {self.shape}, {goal}"
 
     @property
@@ -124,7 +129,12 @@ class Dataset:
     @property
     def positions(self) -> tuple[int, ...]:
         """The (height, width) of a sample's labels, where each position has a class; else ()."""
-        return tuple(self.train.y.shape[1:]) if self.classes else ()
+        return tuple(self.train.y.shape[1:]) if self.classes and not self.has_boxes else ()
+
+    @property
+    def has_boxes(self) -> bool:
+        """True if ``y`` holds boxes with classes."""
+        return bool(self.classes) and len(self.train.y.shape) == 3 and self.train.y.dtype.kind == "f"
 
     @property
     def ignored_label(self) -> int | None:

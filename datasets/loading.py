@@ -6,6 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from blobnet.datasets.boxes import BOX_SUFFIXES, reader_of
 from blobnet.datasets.dataset import Dataset
 from blobnet.datasets.digits import read_digits
 from blobnet.datasets.image_folder import TABLE_SUFFIXES, Reading, read_image_folder, read_picture_table
@@ -37,7 +38,8 @@ def load(  # noqa: PLR0913
         name_or_path: ``digits`` (ships with blobnet), ``fashion-mnist``, ``mnist``; or the path of a ``.npz`` file, of
             an HDF5 file (``.h5``, ``.hdf5``), of a folder with ``x.npy`` and ``y.npy`` (or of that ``x.npy``), of a
             folder that holds a folder of pictures for each class (perhaps in folders ``train``, ``val`` and ``test``),
-            or of a ``.csv`` file with the columns ``path`` and ``label``. A name comes before a path: write ``./mnist``
+            or of a ``.csv`` file with the columns ``path`` and ``label``; or, for boxes, COCO's ``.json`` file, or a
+            folder of YOLO or Pascal VOC (docs/boxes.md). A name comes before a path: write ``./mnist``
             for a folder of that name.
         folder: where to look for the files of ``fashion-mnist`` and ``mnist`` first (else: ``BLOBNET_DATA``).
         download: whether these two may be fetched into the user's cache if they are nowhere.
@@ -67,7 +69,7 @@ def load(  # noqa: PLR0913
             raise OptionError("folder", "only a data set with a name is looked for in a folder", data=name)
         if not is_known:
             if has_pictures and path.exists():
-                read = read_image_folder if path.is_dir() else read_picture_table
+                read = reader_of(path) or (read_image_folder if path.is_dir() else read_picture_table)
                 return read(path, Reading(size, workers, skip_unreadable, units))
             return _read_path(name_or_path, path)
         if name == "digits":
@@ -83,7 +85,7 @@ def are_pictures(name_or_path: str | Path) -> bool:
     path = Path(name_or_path).expanduser()
     if isinstance(name_or_path, str) and name_or_path in known_names():
         return False
-    return not holds_npy(path) if path.is_dir() else path.suffix.lower() in TABLE_SUFFIXES
+    return not holds_npy(path) if path.is_dir() else path.suffix.lower() in (*TABLE_SUFFIXES, *BOX_SUFFIXES)
 
 
 def _read_path(name_or_path: str | Path, path: Path) -> Dataset:

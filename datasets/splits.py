@@ -60,6 +60,11 @@ def numbered_as(data: Dataset, class_numbers: Sequence[int], class_names: Sequen
     def renumbered(split: Split | None) -> Split | None:
         if split is None:
             return None
+        if data.has_boxes:
+            boxes = split.y.copy()
+            kinds = boxes[..., 0]
+            kinds[kinds >= 0] = numbers[kinds[kinds >= 0].astype(int)]
+            return replace(split, y=boxes)
         if isinstance(split.y, Source):
             return replace(split, y=Renumbered(split.y, numbers))
         y = np.asarray(Renumbered(ArraySource(split.y, data.name, has_labels=True), numbers))

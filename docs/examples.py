@@ -178,6 +178,9 @@ node = layers.Upsample(2)(features)  # (32, 64, 64)
 # blobnet.losses.BinaryCrossEntropy
 loss = losses.BinaryCrossEntropy()  # for several labels that may hold at once: y is (N, labels), 0 or 1
 
+# blobnet.losses.CenterNet
+loss = losses.CenterNet()  # for boxes: y is (N, boxes, 5), class, left, top, right, bottom
+
 # blobnet.losses.CrossEntropy
 loss = losses.CrossEntropy(label_smoothing=0.1)  # model.fit(x, y, loss=loss)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from blobnet.errors import OptionError
 from blobnet.models.alexnet import alexnet
+from blobnet.models.centernet import centernet
 from blobnet.models.convnext import convnext_tiny
 from blobnet.models.densenet import densenet121, densenet161
 from blobnet.models.efficientnet import efficientnet_b0
@@ -34,6 +35,7 @@ from blobnet.support.foreign import explained
 
 __all__ = [
     "alexnet",
+    "centernet",
     "convnext_tiny",
     "densenet121",
     "densenet161",

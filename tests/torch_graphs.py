@@ -399,6 +399,36 @@ def _dice(loss: Any, z: Any, labels: Any, of_class: Any) -> Any:
     return (each * of_class).sum(1) / of_class.sum()
 
 
+def _boxes(loss: Any, z: Any, y: Any) -> Any:
+    """The loss of each sample, of boxes: heat maps are drawn box by box, and sizes gathered where the middles are."""
+    height, width = z.shape[2:]
+    found = []
+    for own, rows in zip(z, y, strict=True):
+        boxes = rows[rows[:, 0] >= 0]
+        kinds, sides = boxes[:, 0].long(), boxes[:, 1:] * z.new_tensor([width, height, width, height])
+        size, middle = sides[:, 2:] - sides[:, :2], (sides[:, :2] + sides[:, 2:]) / 2
+        cell = middle.long().minimum(torch.tensor([width - 1, height - 1]))
+        heat, t = torch.zeros_like(own[:-4]), 0.7
+        for kind, (w, h), (x, y_) in zip(kinds, size, cell, strict=True):
+            a, b, c = z.new_tensor([[1, -(w + h), w * h * (1 - t) / (1 + t)], [4, -2 * (w + h), w * h * (1 - t)],
+                                    [4 * t, 2 * t * (w + h), w * h * (t - 1)]]).T  # fmt: skip
+            roots = torch.stack([-b - (b * b - 4 * a * c).sqrt(), -b + (b * b - 4 * a * c).sqrt()]) / (2 * a)
+            deviation = (2 * roots[roots > 0].min() + 1) / 6
+            down, across = torch.arange(height)[:, None] - y_, torch.arange(width)[None] - x
+            peak = torch.exp(-(down**2 + across**2) / (2 * deviation**2))
+            peak = peak * (torch.maximum(down.abs(), across.abs()) <= 3 * deviation)
+            heat[kind] = torch.maximum(heat[kind], peak)
+        p, is_middle = own[:-4].sigmoid(), heat == 1
+        hits = -((1 - p) ** 2) * functional.logsigmoid(own[:-4])
+        others = -((1 - heat) ** 4) * p**2 * functional.logsigmoid(-own[:-4])
+        said = own[-4:, cell[:, 1], cell[:, 0]].T
+        total = torch.where(is_middle, hits, others).sum()
+        total = total + loss.size_weight * (said[:, :2] - size).abs().sum()
+        total = total + loss.offset_weight * (said[:, 2:] - (middle - cell)).abs().sum()
+        found.append(total / max(1, len(boxes)))
+    return torch.stack(found)
+
+
 def _of_targets(loss: Any, z: Any, y: Any) -> Any:
     """The loss of each value."""
     if isinstance(loss, losses.BinaryCrossEntropy):
@@ -420,6 +450,8 @@ def loss_sums(
 ) -> tuple[Any, float]:
     """The weighted sum of a batch's losses, and the weight: the loss is the one over the other."""
     of_sample = z.new_ones(len(z)) if of_samples is None else torch.tensor(of_samples, dtype=z.dtype)
+    if isinstance(loss, losses.CenterNet):
+        return (_boxes(loss, z, torch.tensor(np.asarray(y), dtype=z.dtype)) * of_sample).sum(), float(of_sample.sum())
     if not loss.takes_classes:
         y = torch.tensor(np.asarray(y), dtype=z.dtype).reshape(z.shape)
         each = _of_targets(loss, z, y).reshape(len(z), -1).mean(1)

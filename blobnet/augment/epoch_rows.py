@@ -29,12 +29,16 @@ def check_fit(augmentations: Iterable[Augmentation], samples: Shape, output: Sha
     """
     for augmentation in augmentations:
         augmentation.check(samples)
-        if augmentation.moves and output.rank and _positions(output) != _positions(samples):
+        if augmentation.moves and output.rank and not loss.takes_boxes and _positions(output) != _positions(samples):
             rule = "labels for each position move along only where they have the height and width of samples"
             hint = "leave this one out; colours and Erasing keep everything in its place."
             raise OptionError(str(augmentation), rule, input=samples, output=output, hint=hint)
         # Labels of positions are pasted like cells.
-        if augmentation.mixes and not loss.takes_pairs and not (augmentation.moves and output.rank):
+        if (
+            augmentation.mixes
+            and not loss.takes_pairs
+            and (loss.takes_boxes or not (augmentation.moves and output.rank))
+        ):
             rule = "the loss must take the labels of two samples, each with a share"
             hint = "CrossEntropy and Focal do, and all losses of targets."
             raise OptionError(str(augmentation), rule, loss=loss, hint=hint)

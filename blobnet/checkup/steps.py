@@ -182,6 +182,10 @@ def _steps(check: StepCheck) -> Iterator[list[list[_Batch]]]:
         y: npt.NDArray[Any]
         if check.loss.takes_classes:
             y = generator.integers(0, _UNITS, (count, *SHAPE.dimensions[1:]))
+        elif check.loss.takes_boxes:
+            corners = np.sort(generator.random((count, 3, 2, 2), dtype=np.float32), axis=2).reshape(count, 3, 4)
+            kinds = generator.integers(-1, _UNITS - 4, (count, 3, 1)).astype(np.float32)
+            y = np.concatenate([kinds, corners], axis=2)
         else:
             y = generator.random((count, _UNITS, *SHAPE.dimensions[1:]), dtype=np.float32)
         rows = rows_for(check.augment, SHAPE, check.seed, step, np.arange(count))

@@ -20,7 +20,8 @@ from blobnet.datasets.loading import are_pictures
 from blobnet.datasets.named_data import NamedData, NamedDataset, read_named
 from blobnet.datasets.source import Source, UnitsFirst
 from blobnet.errors import DataError, OptionError, near_matches
-from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
+from blobnet.losses import CenterNet, CrossEntropy, Loss, MeanSquaredError
+from blobnet.losses.center_net import BOX_NAMES
 from blobnet.model import Model
 from blobnet.network.ends import heads_of
 from blobnet.network.graph import Graph
@@ -187,6 +188,10 @@ def was_trained_on(model: Model, data: Dataset | NamedDataset) -> bool:
 def check_output(model: Model, data: Dataset) -> None:
     """Raises DataError where the data have a class for each position, and the model's output has others, or none."""
     output = model.graph.output.shape
+    units = len(data.class_names) + len(BOX_NAMES)
+    if data.has_boxes and (output.rank != 2 or output.units < units):
+        rule = "the model must give a unit for each class and four for boxes, with a height and a width"
+        raise DataError(data.name, rule, classes=data.classes, output=output, hint="train centernet.")
     if data.positions and data.positions != output.dimensions[1:]:
         rule = "the model must give a logit of each class at each position of the masks"
         hint = "train unet, or end a model of your own with Conv2D(classes, 1)."
@@ -197,12 +202,20 @@ def evaluation_loss(model: Model, data: Dataset) -> Loss:
     """Return the loss that a model is measured with on a data set: that of its training, if there was one."""
     if model.loss is None and not data.classes:
         return MeanSquaredError()
+    if data.has_boxes:
+        return loss_of_boxes(data)
     return losses_for(model.graph, None, model.loss)[0].ignoring(data.ignored_label)
+
+
+def loss_of_boxes(data: Dataset) -> CenterNet:
+    """Return the loss for a data set's boxes, however many a picture has."""
+    splits = (data.train, data.validation, data.test)
+    return CenterNet(boxes=max(CenterNet().boxes, *(split.y.shape[1] for split in splits if split)))
 
 
 def check_classes(data: Dataset) -> None:
     """Raises DataError where there is nothing to tell apart."""
-    if data.classes == 1:
+    if data.classes == 1 and not data.has_boxes:
         rule = "there must be samples of at least two classes, to learn what tells them apart"
         hint = "a folder of pictures holds one folder for each class, or the folders images and masks."
         raise DataError(data.name, rule, classes=data.class_names[0], hint=hint)

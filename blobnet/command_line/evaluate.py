@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
         data = _with_classes_of(model, data)
     split = _split(model, data)
     loss = evaluation_loss(model, data)
-    _print_measures(model.evaluate(split.x, split.y, loss=loss, **settings), model)
+    metrics = ("box_map", "box_map_50") if data.has_boxes else ()
+    _print_measures(model.evaluate(split.x, split.y, loss=loss, metrics=metrics, **settings), model)
     title = f"{options.file.name} on {data.name}"
     if options.report or options.matrix is not None:
         _report(options, model.report(split.x, split.y, loss=loss, **settings), title)

@@ -31,8 +31,8 @@ _MODEL = """one of blobnet's networks (lenet5, resnet50, ...: 'blobnet train --h
   path/to/file.py:function, a function of yours that returns a Model"""
 _DATA = """\
 --dataset DATA  digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder with x.npy
-  and y.npy, of a folder that holds a folder of pictures for each class, or the folders images and masks, or of a CSV
-  file with the columns path and label"""
+  and y.npy, of a folder that holds a folder of pictures for each class, or the folders images and masks, of a CSV
+  file with the columns path and label, or of boxes: COCO's .json, or a folder of YOLO or Pascal VOC"""
 _READING = """\
 --data-folder DIR  where the files of mnist or fashion-mnist are looked for first
 --image-size HxW  resize pictures to this height and width, 64x48 say, or 64 for both (default: those of a saved model)
@@ -107,6 +107,7 @@ training:
 --warmup-epochs X  epochs in which the rate first rises (default: 0)
 --seed N  of weights, order, augmentation and dropout (default: 0)
 weights of another training:
+--trunk NAME  the network that centernet stands on (resnet18)
 --init-from FILE.h5  start from the weights of this file (or .onnx), with a new last layer; with MODEL, where layers
   have the same names
 --classes N  outputs of the model (default: the classes of the data)

@@ -34,6 +34,7 @@ from blobnet.command_line.data_argument import (
     dataset_for,
     load_dataset,
     load_plain_dataset,
+    loss_of_boxes,
     losses_of,
 )
 from blobnet.command_line.model_argument import ModelSource
@@ -57,7 +58,7 @@ from blobnet.errors import (
     counted,
 )
 from blobnet.files.atomic import check_writable
-from blobnet.losses import CrossEntropy, Loss, MeanSquaredError
+from blobnet.losses import CenterNet, CrossEntropy, Loss, MeanSquaredError
 from blobnet.model import AnyLoss, Model, load
 from blobnet.network.ends import to_dict
 from blobnet.parallel.world import World, device_of_rank
@@ -594,7 +595,13 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
     if isinstance(options.loss, Mapping):
         rule = "losses go by the names of outputs where the arrays of a data set do"
         raise OptionError("--loss", rule, loss=", ".join(options.loss), data=data)
-    kind = Loss.named(options.loss or "") or (CrossEntropy if data.classes else MeanSquaredError)
+    usual = CenterNet if data.has_boxes else CrossEntropy if data.classes else MeanSquaredError
+    kind = Loss.named(options.loss or "") or usual
+    if kind.takes_boxes or data.has_boxes:
+        if kind.takes_boxes and data.has_boxes and options.label_smoothing is None:
+            return loss_of_boxes(data)
+        rule = "boxes take the loss center-net, and no other labels do; it has no smoothing"
+        raise OptionError("--loss", rule, loss=options.loss, label_smoothing=options.label_smoothing, data=data)
     if kind.takes_classes != bool(data.classes):
         wanted = "classes" if kind.takes_classes else "targets, not classes"
         raise OptionError("--loss", f"the data set must have {wanted}", loss=options.loss, data=data)
@@ -611,6 +618,8 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
 def _note_odd_labels(data: Dataset, loss: str | None) -> None:
     """Points out classes that go by numbers which no label has, and targets that look like classes."""
     labels, said = data.train.y, ""
+    if data.has_boxes:
+        return
     if data.classes and not are_names(data.class_names):
         counts = _counts(data.train, data.classes)
         empty = [str(number) for number in np.flatnonzero(counts == 0)]
@@ -643,7 +652,7 @@ def _counts(split: Split, classes: int) -> npt.NDArray[np.int64]:
 
 def _note_lost_classes(data: Dataset, held_out: Split | None) -> None:
     """Points out classes of which nothing is left to train on."""
-    if held_out is not None and data.classes and not data.positions:
+    if held_out is not None and data.classes and not data.positions and not data.has_boxes:
         left, others = (_counts(split, data.classes) for split in (data.train, held_out))
         lost = [data.class_names[number] for number in np.flatnonzero((left == 0) & (others > 0))]
         if lost:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 from blobnet.command_line.model_argument import ModelSource, find_model, open_model
@@ -76,7 +77,13 @@ def file_model(options: argparse.Namespace, source: ModelSource | FileSource) ->
 
 def find_source(options: argparse.Namespace) -> ModelSource | FileSource:
     """The model that the options name: MODEL, or without it that of --init-from."""
-    return find_model(options.model) if options.model else FileSource(options.init_from)
+    source = find_model(options.model) if options.model else FileSource(options.init_from)
+    if options.trunk is None:
+        return source
+    if not isinstance(source, ModelSource) or "trunk" not in inspect.signature(source.function).parameters:
+        rule = "the model's function must take a trunk"
+        raise OptionError("--trunk", rule, model=source.text, hint="centernet does.")
+    return replace(source, function=partial(source.function, trunk=options.trunk))
 
 
 def build(options: argparse.Namespace, source: ModelSource | FileSource, data: Dataset) -> tuple[Model, list[str]]:

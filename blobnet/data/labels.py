@@ -9,10 +9,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.checks import check_label_array, check_label_shape, check_label_values, classes_of_one_hot
+from blobnet.datasets.checks import (
+    check_finite,
+    check_label_array,
+    check_label_shape,
+    check_label_values,
+    classes_of_one_hot,
+)
 from blobnet.datasets.source import Rows, Source, stored_labels, whole
 from blobnet.errors import DataError
-from blobnet.losses import Loss
+from blobnet.losses import CenterNet, Loss
 from blobnet.memory.blob import Shape
 from blobnet.network.ends import Head, part_subject, to_list
 
@@ -73,6 +79,10 @@ def _prepared(
         y = y if output.rank else classes_of_one_hot(y, output.units)
         settings: dict[str, Any] = {"positions": output.dimensions[1:], "ignore": loss.ignored_label, "numbers": rows}
         check_label_values(y, output.units, subject, **settings)
+        return loss.device_labels(y)
+    if isinstance(loss, CenterNet):
+        check_finite(y, "y", subject, rows)
+        loss.check_boxes(y, output, subject)
         return loss.device_labels(y)
     check_label_values(y.astype(np.float32) if y.dtype.kind in "biu" else y, None, subject, numbers=rows)
     target = tuple(y.shape[1:])

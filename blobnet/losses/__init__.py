@@ -12,6 +12,7 @@ Labels reach the device as 4-byte numbers: classes as int32, targets as float32.
 from blobnet.losses.base import IGNORED as IGNORED
 from blobnet.losses.base import Loss
 from blobnet.losses.binary_cross_entropy import BinaryCrossEntropy
+from blobnet.losses.center_net import CenterNet
 from blobnet.losses.cross_entropy import CrossEntropy
 from blobnet.losses.dice import Dice
 from blobnet.losses.expression import Expression
@@ -22,6 +23,7 @@ from blobnet.losses.mean_squared_error import MeanSquaredError
 
 __all__ = [
     "BinaryCrossEntropy",
+    "CenterNet",
     "CrossEntropy",
     "Dice",
     "Expression",

@@ -30,6 +30,8 @@ class Loss(Kind):
     SAMPLE_METRICS: ClassVar[int] = 5
     #: True if labels are class numbers (then accuracy is meaningful), False for targets of the output's shape.
     takes_classes: ClassVar[bool] = False
+    #: True if labels are boxes with classes (then their number need not be that of the output's positions).
+    takes_boxes: ClassVar[bool] = False
     #: True if a sample may have the labels of two, each with a share.
     takes_pairs: ClassVar[bool] = True
     #: The kernel that computes it.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from blobnet.errors import OptionError, near_matches
-from blobnet.losses import Loss
+from blobnet.losses import CenterNet, Loss
 from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import FloatArray
 from blobnet.metrics.types import METRICS, Labels, Metric, Scores
@@ -26,7 +26,7 @@ def named(metrics: Metric | str | Sequence[Metric | str], loss: Loss) -> dict[st
     Raises:
         OptionError: an unknown name, one that is not made for the loss's labels, no function, or two of one name.
     """
-    labels = "classes" if loss.takes_classes else "targets"
+    labels = "classes" if loss.takes_classes else "boxes" if loss.takes_boxes else "targets"
     known = {name: metric.function for name, metric in METRICS.items() if labels in metric.labels}
     anyway = ("loss", "accuracy", "top_5") if loss.takes_classes else ("loss",)
     found: dict[str, Metric] = {}
@@ -78,6 +78,8 @@ def measured(metrics: Mapping[str, Metric], loss: Loss, labels: Labels, outputs:
 
 def answers(loss: Loss, labels: Labels, outputs: FloatArray) -> tuple[Labels, Scores]:
     """Labels and scores as metrics take them: see the top of this module."""
+    if isinstance(loss, CenterNet):
+        return loss.answers(labels, outputs)
     scores = loss.scores(outputs)
     if scores is None:
         scores = outputs.astype(np.float64)

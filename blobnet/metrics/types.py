@@ -20,12 +20,12 @@ class Named:
 
     Attributes:
         function: the metric.
-        labels: what it is for, of ``classes`` and ``targets``.
+        labels: what it is for, of ``classes``, ``targets`` and ``boxes``.
         falls: whether less is better.
     """
 
     function: Metric
-    labels: tuple[Literal["classes", "targets"], ...]
+    labels: tuple[Literal["classes", "targets", "boxes"], ...]
     falls: bool
 
 
@@ -33,11 +33,11 @@ class Named:
 METRICS: dict[str, Named] = {}
 
 
-def metric(*labels: Literal["classes", "targets"], falls: bool = False) -> Callable[[Metric], Metric]:
+def metric(*labels: Literal["classes", "targets", "boxes"], falls: bool = False) -> Callable[[Metric], Metric]:
     """Have a function go by its name in ``fit(metrics=...)`` and ``evaluate(metrics=...)``.
 
     Args:
-        labels: what it is for: ``classes``, ``targets`` or both.
+        labels: what it is for: ``classes``, ``targets`` or both; or ``boxes``.
         falls: whether less is better.
     """
 

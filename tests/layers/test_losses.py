@@ -22,6 +22,7 @@ from blobnet.execution.inference import metrics_of
 from blobnet.launch.kernel_call import Batch, Blob
 from blobnet.losses import (
     BinaryCrossEntropy,
+    CenterNet,
     CrossEntropy,
     Dice,
     Expression,
@@ -856,3 +857,54 @@ def test_scores() -> None:
     np.testing.assert_allclose(BinaryCrossEntropy().scores(outputs), powers / (1 + powers), rtol=1e-12)
     assert np.isfinite(BinaryCrossEntropy().scores(np.float32([[-1e4, 1e4]]))).all()
     assert Huber().scores(outputs) is None
+
+
+# -- boxes -------------------------------------------------------------------------------------------------------------
+
+
+def random_boxes(rng: np.random.Generator, count: int, most: int, classes: int) -> FloatArray:
+    """(count, most, 5), of all sizes; some rows are no boxes, and some boxes share a middle."""
+    sides = np.sort(rng.random((count, most, 2, 2)), axis=2).reshape(count, most, 4)
+    boxes = np.concatenate([rng.integers(-1, classes, (count, most, 1)), sides], axis=2)
+    if most > 1:
+        boxes[:, 1, 1:] = boxes[:, 0, 1:]
+    boxes[-1, :, 0] = -1
+    return boxes.astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["", "gpu"])
+@pytest.mark.parametrize(("shape", "most"), [(Shape(7, 9, 13), 6), (Shape(5, 1, 2), 1), (Shape(6, 70, 61), 20)])
+def test_boxes(device: Device, shape: Shape, most: int, kind: str) -> None:
+    rng = np.random.default_rng(most)
+    loss = CenterNet(0.3, 0.7, boxes=most + 2)
+    values = rng.normal(0, 3, (4, *shape.dimensions)).astype(np.float32)
+    labels = random_boxes(rng, 4, most, shape.units - 4)
+    bench = LossBench(device, loss, shape, kind=kind)
+    metrics, delta = bench.run(values, labels, divisor=4)
+    single = [reference.center_net(values[n : n + 1], labels[n : n + 1], size_weight=0.3, offset_weight=0.7)
+              for n in range(4)]  # fmt: skip
+    expected = np.concatenate([slope for _, slope in single]) / 4
+    assert_close(metrics[:, LOSS], [value for value, _ in single], relative=1e-5, absolute=1e-5, what="loss")
+    assert_close(delta, expected, relative=2e-5, absolute=1e-6, what="delta")
+    np.testing.assert_array_equal(metrics[:, WEIGHT], 1)
+
+
+def test_the_radius_of_a_peak_keeps_the_overlap() -> None:
+    """Boxes whose corners are a radius away cover 0.7 of the union, the worst of them exactly."""
+    for w, h in np.random.default_rng(0).uniform(0.5, 60, (20, 2)):
+        box = np.array([[0, 0.5 - w / 128, 0.5 - h / 128, 0.5 + w / 128, 0.5 + h / 128]])
+        heat = reference.box_heat(box, 1, 64, 64)[0]
+        beside = heat[32, 33]
+        if beside == 0:
+            continue
+        r = 3 * np.sqrt(-1 / (2 * np.log(beside))) - 0.5
+        outer = w * h / ((w + 2 * r) * (h + 2 * r))
+        inner = (w - 2 * r) * (h - 2 * r) / (w * h)
+        common = (w - r) * (h - r)
+        assert min(outer, inner, common / (2 * w * h - common)) == pytest.approx(0.7, abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", [Shape(4, 3, 3), Shape.flat(9), Shape(9, 4)], ids=str)
+def test_boxes_need_planes(shape: Shape) -> None:
+    with pytest.raises(ShapeError, match="CenterNet: the output must have a height and a width, and a unit for each"):
+        CenterNet().check(shape)

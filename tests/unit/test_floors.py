@@ -53,6 +53,8 @@ ONLY_IN = {
     "torch": set(),
     "PIL": {"datasets"},
     "mpi4py": {"parallel"},
+    "pycocotools": {"metrics"},
+    "yaml": {"datasets"},
 }
 
 
