@@ -189,6 +189,38 @@ def save_mask(path: Path, classes: npt.NDArray[np.uint8], size: tuple[int, int] 
         raise FileError(str(path), f"the file cannot be written: {error.strerror or error}") from error
 
 
+def save_boxes(path: Path, picture: Path, boxes: Sequence[tuple[str, int, Sequence[float]]]) -> None:
+    """Write a copy of a picture as PNG with boxes drawn over it.
+
+    Args:
+        path: the file.
+        picture: the picture.
+        boxes: of each what is said of it, the number of its colour (:func:`mask_colours`, from 1 on), and its left,
+            top, right and bottom in pixels.
+
+    Raises:
+        FileError: it cannot be written, or the picture cannot be read.
+        OptionError: Pillow is not installed.
+    """
+    planes = with_units(read_picture(picture), 3, picture)
+    from PIL import Image, ImageDraw
+
+    drawn = Image.fromarray(planes.clip(0, 255).astype(np.uint8).transpose(1, 2, 0))
+    draw = ImageDraw.Draw(drawn)
+    thick = max(1, min(drawn.size) // 200)
+    for text, number, sides in boxes:
+        colour = tuple(mask_colours()[number % 255 + 1].tolist())
+        left, top, right, bottom = (round(side) for side in sides)
+        draw.rectangle([left, top, max(left, right - 1), max(top, bottom - 1)], outline=colour, width=thick)
+        words = draw.textbbox((left + thick, top + thick), text)
+        draw.rectangle(words, fill=colour)
+        draw.text((left + thick, top + thick), text, fill="white")
+    try:
+        drawn.save(path, "PNG")
+    except OSError as error:
+        raise FileError(str(path), f"the file cannot be written: {error.strerror or error}") from error
+
+
 def mask_colours() -> npt.NDArray[np.uint8]:
     """The colours of classes 0 to 255 in masks, (256, 3): those of Pascal VOC's masks (Everingham et al., 2010).
 

@@ -63,7 +63,7 @@ def centernet(
         head = layers.Conv2D(64, 3, padding=1, activation="relu", name=f"{own}_conv")(node)
         heads.append(layers.Conv2D(units, 1, name=own)(head))
     names = (*class_names, *BOX_NAMES) if class_names else ()
-    model = bn.Model(images, layers.Concat(name="boxes")(heads), class_names=names, seed=seed)
+    model = bn.Model(images, layers.Concat(name="centers")(heads), class_names=names, seed=seed)
     model.set_weights({"heat/bias": [_FIRST_LOGIT] * classes})
     return model
 

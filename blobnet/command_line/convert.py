@@ -63,7 +63,12 @@ def run(options: argparse.Namespace) -> int:
         raise FileError(str(options.output), rule, hint=hint)
     check_writable(options.output, 0)
     model = _model(options, source)
-    target.save(model, options.output)
+    if options.boxes is None:
+        target.save(model, options.output)
+    elif target.ending == ".onnx":
+        onnx.save(model, options.output, boxes=options.boxes)
+    else:
+        raise OptionError("--boxes", "only a .onnx file picks boxes itself", output=options.output)
     has = {"class names": bool(model.class_names), "training": bool(model.history or model.training_state)}
     has[_ORIGIN] = bool(model.graph.origin)
     lost = [name for name, is_there in has.items() if is_there and name not in target.keeps]

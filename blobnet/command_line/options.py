@@ -152,6 +152,9 @@ images IMAGE  a picture ({PICTURE_KINDS}; needs Pillow), a .npy array, a folder 
 --npz FILE  write the model's outputs, whatever their shape, as arrays of their names
 --masks DIR  for a model that gives a class for each position: write PNG files whose palette's indices are the classes,
   in the pictures' sizes
+--boxes DIR  for a model that gives boxes (centernet): draw them into copies of the pictures, and list them in
+  boxes.json there, in pixels
+--score X  the least score of a box (default: 0.3)
 {_DEVICE}
 {_PRECISION}
 """,
@@ -242,6 +245,7 @@ input IN  a .h5, .onnx, .weights.h5 or .safetensors file
 output OUT  the file to write, of any of these kinds
 --model MODEL  the network of weights: {_MODEL}; or a model file
 {_SHAPE}
+--boxes N  of a model for boxes (centernet), have a .onnx file give the best N of them
 --overwrite  replace an output file that is there
 """,
     "inspect": """
@@ -280,6 +284,7 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "mistakes": {"action": "append", "default": []},
     "images": {"nargs": "+"},
     "top": {"default": 1},
+    "score": {"default": 0.3},
     "limit": {"default": 60},
     "bench what": {"choices": ("conv", "layer", "model", "fit")},
     "compile model": {"choices": ("seed",)},

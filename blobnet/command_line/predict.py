@@ -25,13 +25,14 @@ from blobnet.data.samples import samples_for, sources_for
 from blobnet.datasets import read_image
 from blobnet.datasets.file_source import npy_shape
 from blobnet.datasets.named_data import read_named
-from blobnet.datasets.pictures import image_size, save_mask
+from blobnet.datasets.pictures import image_size, save_boxes, save_mask
 from blobnet.datasets.source import Source
 from blobnet.datasets.user_data import NPY_SUFFIXES, has_arrays, holds_npy, read_samples
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
 from blobnet.files.atomic import check_writable
-from blobnet.losses import CrossEntropy, Loss
+from blobnet.losses import CenterNet, CrossEntropy, Loss
+from blobnet.losses.center_net import boxes_of
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import Model
 from blobnet.network.ends import to_dict
@@ -112,8 +113,9 @@ def run(options: argparse.Namespace) -> int:
         rule = "for pictures, the model must take images"
         hint = "a .npz, HDF5 or .npy file holds other samples."
         raise OptionError(str(options.file), rule, input=model.graph.input.shape, hint=hint)
-    if options.masks:
-        _check_masks(inputs, options.masks)
+    for option, what in (("masks", "mask"), ("boxes", "drawing")):
+        if folder := getattr(options, option):
+            _check_folder(inputs, folder, f"--{option}", what)
     device = Device(device_of_rank(world, options.device))
     batches = _outputs(model, inputs, device, options.precision, failures)
     if not world.is_first:
@@ -122,6 +124,8 @@ def run(options: argparse.Namespace) -> int:
         return int(bool(failures))
     if options.masks:
         count = _write_masks(batches, options.masks)
+    elif options.boxes:
+        count = _write_boxes(batches, options, model)
     elif options.npz:
         count = _write_arrays(heads, batches, options.npz)
     elif any(written.values()):
@@ -134,7 +138,7 @@ def run(options: argparse.Namespace) -> int:
                 said = [f"{plain(head.name)}: {text}" for head, text in zip(heads, said, strict=True)]
             print(f"{plain(answer.file):<{width}}  {'  '.join(said)}")
         return int(bool(failures))
-    targets = " and ".join(str(path) for path in (*written.values(), options.masks) if path)
+    targets = " and ".join(str(path) for path in (*written.values(), options.masks, options.boxes) if path)
     print(f"{counted(count, 'picture' if has_pictures else 'sample')}; saved {targets}")
     return int(bool(failures))
 
@@ -156,9 +160,14 @@ def _heads(model: Model) -> list[_Head]:
 def _check_outputs(heads: Sequence[_Head], options: argparse.Namespace) -> None:
     """Raises OptionError unless the model's outputs can be shown as the options ask."""
     for name in ("csv", "json", "npz"):
-        for other in ("masks", "npz"):
+        for other in ("masks", "boxes", "npz"):
             if name != other and getattr(options, other) and getattr(options, name):
                 raise OptionError(f"--{name}", f"it goes without --{other}")
+    if options.boxes:
+        if options.masks or len(heads) > 1:
+            rule = "it goes without --masks, and the model must have one output"
+            raise OptionError("--boxes", rule, outputs=", ".join(head.name for head in heads))
+        CenterNet().check(heads[0].shape)
     if options.masks:
         if len(heads) > 1:
             rule = "the model must have one output"
@@ -168,9 +177,9 @@ def _check_outputs(heads: Sequence[_Head], options: argparse.Namespace) -> None:
             rule = "the model must give logits of 2 to 256 classes at each position of an image"
             raise OptionError("--masks", rule, output=output, loss=loss)
     for head in heads:
-        if not options.masks and not options.npz and head.shape.rank:
+        if not (options.masks or options.boxes or options.npz) and head.shape.rank:
             rule = "the model must give a value for each class"
-            hint = "--masks DIR writes the classes of an image's positions, --npz FILE all values as arrays."
+            hint = "--masks DIR writes the classes of an image's positions, --boxes DIR boxes, --npz FILE all values."
             own = {"output": head.shape} if len(heads) == 1 else {"output": head.name, "shape": head.shape}
             raise OptionError(str(options.file), rule, **own, hint=hint)
 
@@ -340,16 +349,16 @@ def _described(said: _Said, top: int) -> str:
 # -- masks -------------------------------------------------------------------------------------------------------------
 
 
-def _check_masks(inputs: list[_Input], folder: Path) -> None:
-    """Raises OptionError where masks would replace each other, or a picture."""
+def _check_folder(inputs: list[_Input], folder: Path, option: str, what: str) -> None:
+    """Raises OptionError where masks, or drawings, would replace each other, or a picture."""
     taken = {os.path.realpath(each.name): each.name for each in inputs}
     for each in inputs:
         # The masks of samples have a folder of their own.
         path = folder / each.mask_of(0)
         place = os.path.realpath(path if each.samples is None else path.parent)
         if place in taken:
-            rule = "each mask must have a file of its own: that of its picture's name, in another folder"
-            raise OptionError("--masks", rule, file=path, picture=each.name, other=taken[place])
+            rule = f"each {what} must have a file of its own: that of its picture's name, in another folder"
+            raise OptionError(option, rule, file=path, picture=each.name, other=taken[place])
         taken[place] = each.name
 
 
@@ -358,15 +367,40 @@ def _write_masks(batches: Iterable[_Batch], folder: Path) -> int:
     count = 0
     for samples, (outputs,) in batches:
         for (each, number), output in zip(samples, outputs, strict=True):
-            path = folder / each.mask_of(number)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise FileError(str(path.parent), f"the folder cannot be made: {error.strerror or error}") from error
+            path = _place(folder / each.mask_of(number))
             size = None if each.samples is not None else image_size(each.name)
             save_mask(path, output.argmax(axis=0).astype(np.uint8), size)
             count += 1
     return count
+
+
+def _place(path: Path) -> Path:
+    """The path of a file, whose folder is made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(str(path.parent), f"the folder cannot be made: {error.strerror or error}") from error
+    return path
+
+
+def _write_boxes(batches: Iterable[_Batch], options: argparse.Namespace, model: Model) -> int:
+    """Draws boxes over the pictures, and lists them in pixels; how many pictures there are."""
+    listed, size = [], model.graph.input.shape.sizes
+    for samples, (outputs,) in batches:
+        for (each, number), found in zip(samples, boxes_of(outputs), strict=True):
+            height, width = size if each.samples is not None else image_size(each.name)
+            boxes = []
+            for kind, score, *sides in found[found[:, 1] >= options.score].tolist():
+                name = model.class_names[int(kind)] if model.class_names else str(int(kind))
+                pixels = [round(side * length, 2) for side, length in zip(sides, (width, height) * 2, strict=True)]
+                boxes.append({"class": name, "number": int(kind), "score": round(score, 6), "box": pixels})
+            listed.append({"file": each.name_of(number), "width": width, "height": height, "boxes": boxes})
+            if each.samples is None:
+                words = [(f"{box['class']} {box['score']:.2f}", box["number"], box["box"]) for box in boxes]
+                save_boxes(_place(options.boxes / each.mask_of(number)), Path(each.name), words)
+    with _opened(_place(options.boxes / "boxes.json")) as file:
+        json.dump(listed, file, ensure_ascii=False, indent=1)
+    return len(listed)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -14,13 +14,16 @@ import numpy as np
 import blobnet
 from blobnet.errors import FileError, OptionError
 from blobnet.files import atomic
+from blobnet.losses import CenterNet
 from blobnet.model import Model, check_model
 from blobnet.network.graph import Graph, Vertex
 from blobnet.onnx.conventions import CLASS_NAMES, PRODUCER, model_of
 from blobnet.onnx.forms import FORMS
+from blobnet.onnx.peaks import add_peaks
 from blobnet.onnx.place import Place
 from blobnet.onnx.reading import package
 from blobnet.onnx.statements import add_statements
+from blobnet.support.checks import check_count
 from blobnet.support.formatting import format_bytes
 from blobnet.support.unit_axes import TO_FIRST, TO_LAST
 
@@ -37,7 +40,7 @@ _MAX_BYTES = 2**31 - 1
 _Axes: TypeAlias = "tuple[int | None, ...]"
 
 
-def save(model: Model, path: str | os.PathLike[str]) -> None:
+def save(model: Model, path: str | os.PathLike[str], *, boxes: int | None = None) -> None:
     """Writes an ONNX file, all or nothing: the network as it predicts, its weights, and the names of its classes.
 
     Inputs and outputs are float32 (N, units[[[, depth], height], width]), N being the batch, by the names of the
@@ -46,13 +49,21 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     network, as Sub and Div nodes. Nodes are called as layers, and their weights as parameters: ``conv1/weight``. Names
     of classes are a JSON list in the metadata ``class_names``. Training state, loss and history are not written.
 
+    Args:
+        model: what to write.
+        path: the file.
+        boxes: of a model for the loss CenterNet, have the file itself pick the peaks: its outputs are then the best so
+            many ``boxes`` (N, boxes, 4), left, top, right and bottom as parts of the picture, their ``scores`` and
+            their ``classes`` (N, boxes), by falling score.
+
     Raises:
-        OptionError: it is no Model, or a layer has no form in ONNX; the error names it.
+        OptionError: it is no Model, or a layer has no form in ONNX; the error names it. Or ``boxes`` is no count.
+        ShapeError: there are to be boxes, and the output is none for CenterNet.
         FileError: the name is that of another format, or the file cannot be written, or would be larger than ONNX
             allows (2 GiB).
     """
     atomic.check_name(path, "blobnet.onnx.save")
-    proto = to_proto(model)
+    proto = to_proto(model, boxes)
     size = proto.ByteSize()
     if size > _MAX_BYTES:
         rule = "an ONNX file must be smaller than 2 GiB"
@@ -62,7 +73,7 @@ def save(model: Model, path: str | os.PathLike[str]) -> None:
     atomic.write(path, proto.SerializeToString(deterministic=True))
 
 
-def to_proto(model: Model) -> Any:
+def to_proto(model: Model, boxes: int | None = None) -> Any:
     """The model as an ``onnx.ModelProto``; errors as for :func:`save`."""
     check_model(model, "onnx.save")
     onnx, graph = package(), model.graph
@@ -74,6 +85,9 @@ def to_proto(model: Model) -> Any:
     for vertex in graph.vertices:
         writer.add(vertex)
     proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in writer.arrays.items())
+    if boxes is not None:
+        CenterNet().check(graph.output.shape)
+        add_peaks(proto.graph, graph.output.shape, check_count("onnx.save", "boxes", boxes))
     if model.class_names:
         names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in model.class_names]
         proto.metadata_props.add(key=CLASS_NAMES, value=json.dumps(names))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import blobnet as bn
+from blobnet.datasets import read_image
+from blobnet.losses.center_net import boxes_of
 from tests.scenes import CLASSES, write_coco
 
 pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -50,3 +54,81 @@ def test_classes_are_no_boxes(run) -> None:
     failed = run("train", "lenet5", "--dataset", "digits", "--loss", "center-net", "--output", "boxes.h5")
     assert failed.status == 1
     assert "--loss: boxes take the loss center-net, and no other labels do" in failed.err
+
+
+@pytest.fixture
+def boxes(tmp_path: Path) -> bn.Model:
+    """A network in boxes.h5, and a folder of pictures that are larger than its samples."""
+    write_coco(tmp_path / "scenes", 3, size=(48, 64))
+    model = bn.models.centernet((3, 32, 32), 3, CLASSES, trunk="resnet8", filters=(16,))
+    rng = np.random.default_rng(0)
+    weights = {"heat/weight": rng.normal(0, 0.5, (3, 64, 1, 1)), "box/bias": [4, 5, 0.5, 0.5]}
+    model.set_weights(weights)
+    model.set_normalization(90, 40)
+    model.save(tmp_path / "boxes.h5")
+    return model
+
+
+def test_predict(run, boxes: bn.Model, tmp_path: Path) -> None:
+    """What boxes.json lists are the network's boxes in pixels of each picture, and they are drawn there."""
+    (tmp_path / "scenes" / "coco.json").unlink()
+    done = run("predict", "boxes.h5", "scenes", "--boxes", "said", "--score", "0.4")
+    assert done.status == 0, done.err
+    assert done.out == "3 pictures; saved said\n"
+    listed = json.loads(Path("said/boxes.json").read_text())
+    assert [Path(row["file"]).name for row in listed] == ["0000.png", "0001.png", "0002.png"]
+    count = 0
+    for row in listed:
+        sample = read_image(row["file"], (3, 32, 32))
+        (wanted,) = boxes_of(boxes.predict(sample[None]))
+        wanted = wanted[wanted[:, 1] >= 0.4]
+        assert [box["class"] for box in row["boxes"]] == [CLASSES[int(kind)] for kind in wanted[:, 0]]
+        found = np.array([[box["score"], *box["box"]] for box in row["boxes"]]).reshape(-1, 5)
+        np.testing.assert_allclose(found, wanted[:, 1:] * [1, 64, 48, 64, 48], atol=0.02)
+        assert (row["width"], row["height"]) == (64, 48)
+        before, after = (read_image(path, (3, 48, 64)) for path in (row["file"], f"said/{Path(row['file']).name}"))
+        assert (before != after).any() == bool(row["boxes"])
+        count += len(found)
+    assert count > 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["boxes.h5", "scenes/0000.png", "--boxes", "scenes"], "--boxes: each drawing must have a file of its own"),
+        (["boxes.h5", "scenes/0000.png", "--boxes", "a", "--masks", "b"], "--boxes: it goes without --masks"),
+        (["boxes.h5", "scenes/0000.png", "--boxes", "a", "--json", "b"], "--json: it goes without --boxes"),
+        (["boxes.h5", "scenes/0000.png"], "Hint: --masks DIR writes the classes of an image's positions, --boxes DIR"),
+        (["plain.h5", "scenes/0000.png", "--boxes", "a"], "CenterNet: the output must have a height and a width"),
+    ],
+)
+def test_what_is_not_predicted(run, boxes: bn.Model, arguments: list[str], said: str) -> None:
+    bn.models.resnet8((3, 32, 32)).save("plain.h5")
+    failed = run("predict", *arguments)
+    assert failed.status == 1
+    assert said in failed.err
+
+
+def test_peaks_in_onnx(run, boxes: bn.Model) -> None:
+    """The file gives onnxruntime, and predict's session, the boxes that blobnet finds."""
+    runtime = pytest.importorskip("onnxruntime")
+    assert run("convert", "boxes.h5", "boxes.onnx", "--boxes", 20).status == 0
+    x = np.stack([read_image(f"scenes/{number:04}.png", (3, 32, 32)) for number in range(3)]).astype(np.float32)
+    wanted = boxes_of(boxes.predict(x), 20)
+    session = runtime.InferenceSession("boxes.onnx", providers=["CPUExecutionProvider"])
+    assert [each.name for each in session.get_outputs()] == ["boxes", "scores", "classes"]
+    sides, scores, kinds = session.run(None, {session.get_inputs()[0].name: x})
+    assert (sides.shape, scores.shape, kinds.shape) == ((3, 20, 4), (3, 20), (3, 20))
+    np.testing.assert_allclose(scores, wanted[..., 1], rtol=0, atol=1e-5)
+    counted = wanted[..., 1] > 0
+    np.testing.assert_array_equal(kinds[counted], wanted[..., 0][counted])
+    np.testing.assert_allclose(sides[counted], wanted[..., 2:][counted], rtol=0, atol=1e-5)
+    np.savez("x.npz", x=x)
+    assert run("predict", "boxes.onnx", "x.npz", "--npz", "said.npz").status == 0
+    with np.load("said.npz") as said:
+        np.testing.assert_allclose(said["boxes"], sides, rtol=0, atol=1e-5)
+    assert "only a .onnx file picks boxes itself" in run("convert", "boxes.h5", "copy.h5", "--boxes", 20).err
+    bn.models.resnet8((3, 32, 32)).save("plain.h5")
+    failed = run("convert", "plain.h5", "plain.onnx", "--boxes", 20)
+    assert failed.status == 1
+    assert "CenterNet: the output must have a height and a width" in failed.err
