@@ -29,6 +29,7 @@ from blobnet.execution.inference import Evaluator
 from blobnet.execution.loader import IndexedReader
 from blobnet.launch.kernel_call import Batch
 from blobnet.launch.task import BrokenVariant, Variant
+from blobnet.losses.center_net import BOX_UNITS
 from blobnet.memory.blob import FLOAT32, Shape, storage_type
 from blobnet.model import Sequential
 from blobnet.network.parameters import DeviceParameters
@@ -160,7 +161,8 @@ class _Batch(NamedTuple):
 def _network(check: StepCheck) -> Sequential:
     parts: list[layers.Layer] = [layers.Input.of(SHAPE, name="input")]
     parts += [layers.BatchNorm(name="norm")] if check.is_normalized else []
-    parts += [layers.Conv2D(_UNITS, 3, padding=1, name="conv")]
+    units = _UNITS + (BOX_UNITS if check.loss.takes_boxes else 0)
+    parts += [layers.Conv2D(units, 3, padding=1, name="conv")]
     parts += [layers.Dropout(check.rate)] if check.rate else []
     model = Sequential(parts, seed=check.seed)
     model.set_normalization(_MEAN, _DEVIATION)
@@ -184,7 +186,7 @@ def _steps(check: StepCheck) -> Iterator[list[list[_Batch]]]:
             y = generator.integers(0, _UNITS, (count, *SHAPE.dimensions[1:]))
         elif check.loss.takes_boxes:
             corners = np.sort(generator.random((count, 3, 2, 2), dtype=np.float32), axis=2).reshape(count, 3, 4)
-            kinds = generator.integers(-1, _UNITS - 4, (count, 3, 1)).astype(np.float32)
+            kinds = generator.integers(-1, _UNITS, (count, 3, 1)).astype(np.float32)
             y = np.concatenate([kinds, corners], axis=2)
         else:
             y = generator.random((count, _UNITS, *SHAPE.dimensions[1:]), dtype=np.float32)

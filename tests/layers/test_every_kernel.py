@@ -11,6 +11,7 @@ from blobnet.launch.kernel_call import Blob, KernelCall, Tuning
 from blobnet.launch.kernel_source import all_kernels, load
 from blobnet.losses import (
     BinaryCrossEntropy,
+    CenterNet,
     CrossEntropy,
     Dice,
     Expression,
@@ -39,6 +40,7 @@ LOSSES = (
     MeanSquaredError(),
     MeanAbsoluteError(),
     Huber(),
+    CenterNet(),
 )
 TUNINGS = [tuning_for(kind) for kind in ("cpu", "gpu")]
 TUNINGS += [tuning_for(kind, only={name}) for kind in ("cpu", "gpu") for name in IMPLEMENTATIONS]
