@@ -179,7 +179,9 @@ def _check_outputs(heads: Sequence[_Head], options: argparse.Namespace) -> None:
     for head in heads:
         if not (options.masks or options.boxes or options.npz) and head.shape.rank:
             rule = "the model must give a value for each class"
-            hint = "--masks DIR writes the classes of an image's positions, --boxes DIR boxes, --npz FILE all values."
+            hint = "--masks DIR writes the classes of an image's positions, --npz FILE all values as arrays."
+            if isinstance(head.loss, CenterNet):
+                hint = "--boxes DIR draws and lists the boxes that it gives."
             own = {"output": head.shape} if len(heads) == 1 else {"output": head.name, "shape": head.shape}
             raise OptionError(str(options.file), rule, **own, hint=hint)
 

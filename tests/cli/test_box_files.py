@@ -65,6 +65,7 @@ def boxes(tmp_path: Path) -> bn.Model:
     weights = {"heat/weight": rng.normal(0, 0.5, (3, 64, 1, 1)), "box/bias": [4, 5, 0.5, 0.5]}
     model.set_weights(weights)
     model.set_normalization(90, 40)
+    model.loss = bn.losses.CenterNet()
     model.save(tmp_path / "boxes.h5")
     return model
 
@@ -98,7 +99,7 @@ def test_predict(run, boxes: bn.Model, tmp_path: Path) -> None:
         (["boxes.h5", "scenes/0000.png", "--boxes", "scenes"], "--boxes: each drawing must have a file of its own"),
         (["boxes.h5", "scenes/0000.png", "--boxes", "a", "--masks", "b"], "--boxes: it goes without --masks"),
         (["boxes.h5", "scenes/0000.png", "--boxes", "a", "--json", "b"], "--json: it goes without --boxes"),
-        (["boxes.h5", "scenes/0000.png"], "Hint: --masks DIR writes the classes of an image's positions, --boxes DIR"),
+        (["boxes.h5", "scenes/0000.png"], "Hint: --boxes DIR draws and lists the boxes that it gives."),
         (["plain.h5", "scenes/0000.png", "--boxes", "a"], "CenterNet: the output must have a height and a width"),
     ],
 )
