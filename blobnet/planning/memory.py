@@ -292,9 +292,9 @@ def _share_blobs(blobs: Iterable[Occupant], batch_size: int, keep_planes: bool) 
             _, number = heappop(busy)
             for entries in lists(slots[number]):
                 insort(entries, (slots[number].room, number))
-        size = occupant.size(batch_size)
-        found = []
-        for is_other, entries in enumerate(lists(_Slot(occupant, size))):
+        size, found = occupant.size(batch_size), []
+        own = _Slot(occupant, size)
+        for is_other, entries in enumerate(lists(own)):
             if entries:
                 # The least that is large enough, else the largest: the first of each size.
                 place = min(bisect_left(entries, (size,)), bisect_left(entries, (entries[-1][0],)))
@@ -307,7 +307,7 @@ def _share_blobs(blobs: Iterable[Occupant], batch_size: int, keep_planes: bool) 
             slots[number].add(occupant, size)
         else:
             number = len(slots)
-            slots.append(_Slot(occupant, size))
+            slots.append(own)
         heappush(busy, (occupant.last, number))
     return slots
 
@@ -315,8 +315,7 @@ def _share_blobs(blobs: Iterable[Occupant], batch_size: int, keep_planes: bool) 
 def _share_arrays(arrays: Iterable[Occupant], batch_size: int) -> list[_Slot]:
     """Return the slots of arrays, which come the largest first."""
     of_type = defaultdict[StorageType, _ArraySlots](_ArraySlots)
-    made = [of_type[item.type].slot_for(item, item.size(batch_size)) for item in arrays]
-    return list({id(slot): slot for slot in made}.values())
+    return list(dict.fromkeys(of_type[item.type].slot_for(item, item.size(batch_size)) for item in arrays))
 
 
 def _bytes(slots: Iterable[_Slot]) -> int:
