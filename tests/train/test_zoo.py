@@ -24,6 +24,7 @@ from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
 from blobnet.planning import report
 from tests.bench.torch_twin import Twin
+from tests.interop.networks import STOOD_FOR
 
 #: Trainable parameters at the defaults, as torchvision 0.29 says (``num_params`` of its weights); where it has no such
 #: network, as the others say.
@@ -145,7 +146,11 @@ def losses_of(model: Model) -> Any:
     return own if len(own) > 1 else next(iter(own.values()))
 
 
-@pytest.mark.parametrize("name", [*models.__all__, "googlenet with auxiliary", "inception_v3 with auxiliary"])
+#: Networks of more of the same blocks (STOOD_FOR) have the joins of the one that stands for them.
+OF_EACH_FAMILY = [name for name in models.__all__ if name not in STOOD_FOR]
+
+
+@pytest.mark.parametrize("name", [*OF_EACH_FAMILY, "googlenet with auxiliary", "inception_v3 with auxiliary"])
 @pytest.mark.usefixtures("no_numbers")
 def test_joins_and_residuals_cost_no_copy(name: str) -> None:
     name, _, option = name.partition(" with ")
