@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from blobnet.device.device import Device
@@ -46,3 +47,16 @@ def test_a_wrong_number_is_found(device: Device, monkeypatch: pytest.MonkeyPatch
     assert "prediction" in " ".join(map(str, differences(make_problem(seed, 3), device)))
     monkeypatch.undo()
     assert differences(make_problem(seed, 3), device) == []
+
+
+def test_what_cancels_is_measured_by_its_terms() -> None:
+    """A gradient that is 0 in theory is allowed the rounding of what it is the sum of; a small one is not."""
+    arrays = {
+        "gradient of a/key": np.array([0.5, -2.0]),
+        "gradient of a/key_bias": np.array([1e-17, 0.0]),
+        "gradient of a/bias": np.array([1e-4]),
+        "gradient of b/bias": np.array([0.0]),
+        "loss": np.array([np.nan, 3.0]),
+    }
+    found = {name: random_networks._scale(arrays, name) for name in arrays}
+    assert found == dict(zip(arrays, (2.0, 2.0, 1e-4, 0.0, 3.0), strict=True))
