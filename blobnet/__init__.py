@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from blobnet.checkup.doctor import doctor
     from blobnet.model import Model, Sequential, load
     from blobnet.onnx.from_torch import from_torch
+    from blobnet.training.rate_finder import find_learning_rate
     from blobnet.version import __version__ as __version__
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "datasets",
     "doctor",
     "errors",
+    "find_learning_rate",
     "from_torch",
     "layers",
     "load",
@@ -62,6 +64,7 @@ _WITHIN = {
     "Sequential": "model",
     "load": "model",
     "doctor": "checkup.doctor",
+    "find_learning_rate": "training.rate_finder",
     "from_torch": "onnx.from_torch",
 }
 

@@ -197,6 +197,7 @@ _COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "evaluate": ("FILE.h5 --dataset DATA [options]", "measure a trained model on a data set", None),
     "predict": ("FILE.h5 IMAGE [IMAGE ...] [options]", "say what a trained model sees in pictures", _PREDICT_EPILOG),
     "show": ("WHAT [options]", "draw a data set or a model", _SHOW_EPILOG),
+    "lr-find": ("MODEL --dataset DATA [options]", "suggest a learning rate", None),
     "devices": ("[--facts]", "list the OpenCL devices and mark the default one", None),
     "doctor": ("[options]", "check that blobnet computes rightly on a device", _DOCTOR_EPILOG),
     "plan": ("MODEL [options]", "show the memory that a model needs", _PLAN_EPILOG),
@@ -302,7 +303,7 @@ def _run(arguments: Sequence[str]) -> int:
     elif options.command == "bench":
         _check_bench(command, options)
     with at_once():
-        run = importlib.import_module(f"blobnet.command_line.{options.command}").run
+        run = importlib.import_module(f"blobnet.command_line.{options.command.replace('-', '_')}").run
         parallel = importlib.import_module("blobnet.parallel.world")
     with as_exception():
         world = parallel.World.started()

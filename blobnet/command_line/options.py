@@ -172,6 +172,19 @@ data:
 device:
 {_DEVICE}
 """,
+    "lr-find": f"""
+model MODEL  {_MODEL}; or a model file
+data:
+{_DATA}
+{_READING}
+search:
+{_BATCH_SIZE}
+--steps N  of the search, whose rates grow from 1e-7 to 10 unless the loss explodes before (default: 100)
+--optimizer NAME  {{optimizers}} (default: adam)
+--seed N  of weights and order (default: 0)
+--plot FILE  draw the losses and the suggestion ({_DRAWN})
+{_DEVICE}
+""",
     "devices": """
 --facts  show what is known of each, and where it comes from
 """,
@@ -281,6 +294,8 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "sync_batch_norm": {"default": None},
     "reduction": _choice("ordered", "fast"),
     "evaluate dataset": {"required": True},
+    "lr-find dataset": {"required": True},
+    "lr-find steps": {"default": 100},
     "mistakes": {"action": "append", "default": []},
     "images": {"nargs": "+"},
     "top": {"default": 1},

@@ -19,7 +19,7 @@ from blobnet.errors import OptionError, extra
 
 if TYPE_CHECKING:
     from blobnet.plots.drawing import save
-    from blobnet.plots.measured import confusion, curves, roofline
+    from blobnet.plots.measured import confusion, curves, learning_rates, roofline
     from blobnet.plots.model import draw_network, network
     from blobnet.plots.plan import memory
     from blobnet.plots.sheet import draw_mistakes, draw_sheet, mistakes, samples
@@ -40,6 +40,7 @@ _MODULES = {
     "samples": "sheet",
     "confusion": "measured",
     "curves": "measured",
+    "learning_rates": "measured",
     "roofline": "measured",
 }
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "draw_mistakes",
     "draw_network",
     "draw_sheet",
+    "learning_rates",
     "memory",
     "mistakes",
     "network",

@@ -57,6 +57,27 @@ def curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
     return figure
 
 
+def learning_rates(rates: Sequence[float], losses: Sequence[float], suggestion: float, title: str = "") -> Figure:
+    """The losses of a training whose learning rate grows, and the rate that it suggests.
+
+    Args:
+        rates: of each step; :func:`blobnet.find_learning_rate` finds them, and the rest.
+        losses: of each step.
+        suggestion: a rate.
+        title: of the picture.
+    """
+    figure = new_figure(6, 4, title)
+    axes = figure.subplots()
+    axes.plot(rates, losses, color=_COLOURS["training"])
+    axes.axvline(suggestion, color=_COLOURS["validation"], label=f"suggestion {suggestion:.2g}")
+    axes.set_xscale("log")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("loss, running mean")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
 def confusion(matrix: npt.NDArray[np.int64], class_names: Sequence[str], title: str = "") -> Figure:
     """A confusion matrix, its colours by the part of each class's samples.
 

@@ -33,11 +33,11 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "argument COMMAND: unknown name 'trian': did you mean 'train'?"),
+        (["trian"], "argument COMMAND: unknown name 'trian': did you mean 'train' or 'lr-find'?"),
         (
             ["xyz"],
             "argument COMMAND: unknown name 'xyz': known names: bench, compile, convert, devices, doctor, evaluate, "
-            "inspect, plan, predict",
+            "inspect, lr-find, plan, predict",
         ),
         (["--verison"], "unknown argument '--verison': did you mean '--version'?"),
         (["train"], "the following arguments are required: --dataset"),
@@ -147,6 +147,7 @@ def test_every_command_has_its_module() -> None:
         "evaluate",
         "predict",
         "show",
+        "lr-find",
         "devices",
         "doctor",
         "plan",
@@ -157,7 +158,7 @@ def test_every_command_has_its_module() -> None:
         "inspect",
     ]
     for name in commands:
-        assert callable(importlib.import_module(f"blobnet.command_line.{name}").run)
+        assert callable(importlib.import_module(f"blobnet.command_line.{name.replace('-', '_')}").run)
 
 
 def test_help_imports_nothing_heavy() -> None:
