@@ -41,7 +41,7 @@ from blobnet.execution.loader import IndexedReader, Reader, StreamReader
 from blobnet.files import checkpoint
 from blobnet.files.checkpoint import ModelFile, TrainingState
 from blobnet.hardware.device_model import GENERIC, HOST
-from blobnet.interop import keras_files, safetensors_files
+from blobnet.interop import hub, keras_files, safetensors_files
 from blobnet.launch.kernel_call import Tuning
 from blobnet.layers import Input, Layer, Node, Standardize, initializers
 from blobnet.losses import Loss
@@ -164,6 +164,8 @@ class Model:
             self.set_weights(kept)
         self.history: dict[str, list[float]] = {}
         self.training_state = None
+        #: Where the weights came from that its training began with, plain data: name, revision, sha256; or None.
+        self.pretrained: dict[str, Any] | None = None
 
     @property
     def training_state(self) -> TrainingState | None:
@@ -418,7 +420,7 @@ class Model:
             raise ShapeError("with_classes", rule, layer=head.name, output=output.shape, classes=classes)
         (first,), (last,) = self.graph.inputs, self.graph.outputs
         found = Model({first: nodes[start.name]}, {last: output}, class_names=class_names, seed=seed)
-        found.graph = replace(found.graph, origin=self.graph.origin)
+        found.graph, found.pretrained = replace(found.graph, origin=self.graph.origin), self.pretrained
         # An input of another size does to samples what this one does.
         found.set_weights({name: self._weights[name] for name in map(start.parameter, ("mean", "deviation"))})
         return found
@@ -651,7 +653,7 @@ class Model:
         if interrupted is not None:
             trainer.restore(interrupted.state, changes)
         history = {name: list(values) for name, values in self.history.items()} if resume else {}
-        progress = Progress(trainer, settings.epochs, history, class_names=self.class_names)
+        progress = Progress(trainer, settings.epochs, history, class_names=self.class_names, pretrained=self.pretrained)
         with self._training(), contextlib.ExitStack() as releases:
             for callback in callbacks:
                 releases.callback(callback.release)
@@ -1077,6 +1079,7 @@ class Model:
                 history=self.history,
                 loss=loss,
                 training=self.training_state,
+                pretrained=self.pretrained,
             ),
         )
 
@@ -1240,7 +1243,7 @@ def load(path: str | os.PathLike[str]) -> Model:
         warn(str(path), "the weights of a model should be finite", parameters=", ".join(broken))
     model._weights = file.weights
     model.history = dict(file.history)
-    model.training_state = file.training
+    model.training_state, model.pretrained = file.training, file.pretrained
     if file.loss:
         is_one = len(file.graph.exits) == 1
         read = {
@@ -1249,6 +1252,33 @@ def load(path: str | os.PathLike[str]) -> Model:
         }
         model.loss = read[""] if is_one else read
     return model
+
+
+def load_pretrained(model: Model, source: str | hub.Pretrained) -> None:
+    """Has a model take weights from a file of the Hugging Face hub, or from one here, with how it normalises samples.
+
+    The last layer starts anew, with a warning, where the file has another number of classes. The model and its
+    files remember where the weights came from (``model.pretrained``). If there is an error, all weights stay.
+
+    Args:
+        model: of blobnet.models, or another one, whose layers are called as in the file.
+        source: ``hf:OWNER/NAME``, also with ``/FILE.safetensors`` and ``@REVISION``; or the path of a .safetensors
+            file, whose config.json may lie beside it. Names are PyTorch's, torchvision's or timm's
+            (docs/weights.md).
+
+    Raises:
+        FileError: there is no such file, it cannot be fetched, is damaged, a pickle, or of another network.
+        ShapeError: a tensor has another shape; the error names the layer.
+        OptionError: a package is missing, or a value is no finite number.
+    """
+    found = source if isinstance(source, hub.Pretrained) else hub.find(source)
+    normalization = found.normalization
+    model.set_weights(safetensors_files.read(found.path, model.graph, other_head=True))
+    if normalization is None:
+        hub.note_missing(found)
+    else:
+        model.set_normalization(*normalization)
+    model.pretrained = found.record
 
 
 def _check_sums(settings: TrainingSettings, data: LabelledData) -> None:

@@ -1,17 +1,23 @@
 """Networks that come with blobnet: functions that return a Model, ``bn.models.resnet50(input_shape, classes)``.
 
-docs/models.md lists them.
+docs/models.md lists them. All take ``pretrained=`` as well: ``hf:OWNER/NAME``, or the path of a .safetensors file,
+whose weights they begin with (:func:`blobnet.model.load_pretrained`). Where its config.json says them, its size,
+number and names of classes are the defaults.
 
 All raise ShapeError if samples have not the axes, or are too small, and OptionError if a size or the number of classes
 is no whole number of at least 1.
 """
 
+import inspect
 import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 from blobnet.errors import OptionError
+from blobnet.interop import hub
+from blobnet.losses import CrossEntropy
+from blobnet.model import load_pretrained
 from blobnet.models.alexnet import alexnet
 from blobnet.models.centernet import centernet
 from blobnet.models.convnext import convnext_tiny
@@ -72,17 +78,30 @@ __all__ = [
 
 def _network(build: Callable[..., Any]) -> Callable[..., Any]:
     """A network's function that says what it takes where it is called like those of other packages."""
-    inner = explained(build)
+    inner, signature = explained(build), inspect.signature(build)
 
     @wraps(build)
-    def call(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: Any, pretrained: str | None = None, **named: Any) -> Any:
         shape = arguments[0] if arguments else named.get("input_shape", ())
         if not hasattr(shape, "__iter__"):
             rule, name = "input_shape must be the sizes of a sample in one tuple", build.__name__
             hint = f"{name}((3, 64, 64), classes=10), for example."
             raise OptionError(name, rule, received=", ".join(map(repr, arguments or [shape])), hint=hint)
-        return inner(*arguments, **named)
+        if pretrained is None:
+            return inner(*arguments, **named)
+        found = hub.find(pretrained)
+        given = {**dict(zip(signature.parameters, arguments, strict=False)), **named}
+        offered = found.offers
+        if given.get("classes", offered.get("classes")) != offered.get("classes"):
+            offered.pop("class_names", None)
+        model = inner(**offered | given)
+        load_pretrained(model, found)
+        if model.loss is None and len(model.graph.exits) == 1 and not model.graph.output.shape.rank:
+            model.loss = CrossEntropy()
+        return model
 
+    option = inspect.Parameter("pretrained", inspect.Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
+    call.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
     return call
 
 

@@ -154,6 +154,7 @@ def _save(
         description=step.graph.description(),
         weights=kept,
         class_names=class_names or progress.class_names,
+        pretrained=progress.pretrained,
         history=progress.history,
         loss=losses_description(to_dict([head.name for head in step.heads], step.losses)),
         training=trainer.state(is_whole=kept is not now),

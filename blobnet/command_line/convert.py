@@ -37,6 +37,7 @@ class _Format:
     check: Callable[[Path], object] = opening
 
 
+_PRETRAINED = "where its first weights came from"
 #: What a model keeps of an ONNX file that it was read from.
 _ORIGIN = "names and texts of the ONNX file"
 #: The kinds of files, longer endings first.
@@ -47,7 +48,7 @@ FORMATS = (
     _Format(
         ".onnx", lambda model, path: onnx.save(model, path), ("class names", _ORIGIN)
     ),  # Imported when it is wanted.
-    _Format(".h5", Model.save, ("class names", "training", _ORIGIN)),
+    _Format(".h5", Model.save, ("class names", "training", _ORIGIN, _PRETRAINED)),
 )
 #: A file of Keras 2 has the ending of one of blobnet's.
 _KERAS_2 = _Format(".h5", Model.save, (), Model.load_keras_weights)
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         raise OptionError("--boxes", "only a .onnx file picks boxes itself", output=options.output)
     has = {"class names": bool(model.class_names), "training": bool(model.history or model.training_state)}
-    has[_ORIGIN] = bool(model.graph.origin)
+    has |= {_ORIGIN: bool(model.graph.origin), _PRETRAINED: model.pretrained is not None}
     lost = [name for name, is_there in has.items() if is_there and name not in target.keeps]
     if lost:
         print(f"note: {target.ending} files have no place for: {', '.join(lost)}", file=sys.stderr)

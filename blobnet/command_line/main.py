@@ -63,11 +63,13 @@ resuming:
 from another training:
   --init-from takes the weights of a file. The layers up to --freeze-until keep
   them, cost what they cost in prediction, and need no memory for training.
-  Samples are normalised by the statistics of the new data set.
+  Samples are normalised by the statistics of the new data set. --pretrained
+  takes the weights of a file of the Hugging Face hub, and how it normalises.
 
 examples:
   blobnet train lenet5 --dataset fashion-mnist --epochs 5 --plot curves.png
   blobnet train --init-from lenet5.h5 --freeze-until pool2 --dataset mnist
+  blobnet train resnet50 --pretrained hf:timm/resnet50.a1_in1k --dataset data/
   blobnet train resnet8 --dataset mnist --warmup-epochs 1 --save-best
   blobnet train fashion_cnn --dataset fashion-mnist --augment crop=2,flip
   blobnet train nets/small.py:small --dataset pictures/ --image-size 32x32
@@ -357,6 +359,8 @@ def _check_train(parser: Parser, options: argparse.Namespace) -> None:
     """Ends with a usage error if an option belongs to another choice."""
     if options.model is None and options.init_from is None:
         parser.error("the following arguments are required: MODEL (or --init-from FILE.h5)")
+    if options.pretrained is not None and (options.model is None or options.init_from is not None or options.trunk):
+        parser.error("--pretrained needs MODEL, and goes without --init-from and --trunk")
     if options.warmup_epochs is not None and options.schedule == "one-cycle":
         parser.error("--warmup-epochs needs another --schedule than one-cycle, which rises by itself")
     if options.step_epochs is not None and options.schedule != "step":

@@ -20,7 +20,7 @@ from blobnet import onnx
 from blobnet.datasets.dataset import are_names
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
 from blobnet.files import checkpoint
-from blobnet.model import Model, check_class_names, load
+from blobnet.model import Model, check_class_names, load, load_pretrained
 from blobnet.onnx.operation import OnHostError, OpenAxisError
 
 #: What a model's function is given, as far as it takes it.
@@ -202,14 +202,24 @@ def is_model_file(text: str) -> bool:
     return text.endswith((".h5", ".hdf5", _ONNX))
 
 
-def open_model(path: str | os.PathLike[str], sample: Sequence[int] | None = None) -> Model:
-    """The model in a file: one of blobnet's, or ONNX, for samples of this shape.
+def open_model(
+    path: str | os.PathLike[str], sample: Sequence[int] | None = None, pretrained: str | None = None
+) -> Model:
+    """The model in a file: one of blobnet's, or ONNX, for samples of this shape; or a network with pretrained weights.
 
     Raises:
         FileError: there is no such file, or it is damaged.
         OptionError: an ONNX file has samples of another shape, leaves open which (OpenAxisError), or has an operator
             that blobnet does not have (UnsupportedError).
     """
+    if pretrained is not None:
+        source = find_model(os.fspath(path))
+        if source.path is None:
+            known: Model = source.function(pretrained=pretrained)
+            return known
+        model = build_for(source, None, None)
+        load_pretrained(model, pretrained)
+        return model
     if not os.fspath(path).endswith(_ONNX):
         return load(path)
     try:

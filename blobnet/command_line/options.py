@@ -55,6 +55,8 @@ _MEMORY = """\
 --align N  round the rows and the planes of blobs up to multiples of N numbers (default: 1)
 --storage NAME  what is kept between layers: float32; in half the memory bfloat16, or in inference float16 (default:
   float32)"""
+_PRETRAINED = """\
+--pretrained NAME  for a network in place of the file, resnet50 say: its weights, as for train"""
 _DEVICE = """\
 --device DEVICE  a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the
   best"""
@@ -110,6 +112,8 @@ weights of another training:
 --trunk NAME  the network that centernet stands on (resnet18)
 --init-from FILE.h5  start from the weights of this file (or .onnx), with a new last layer; with MODEL, where layers
   have the same names
+--pretrained NAME  start from weights of the Hugging Face hub, hf:OWNER/NAME[@REVISION] (extra hub), or of a
+  .safetensors file, with their size and normalisation, and a new last layer
 --classes N  outputs of the model (default: the classes of the data)
 {_FREEZE}
 files:
@@ -132,6 +136,7 @@ device:
 """,
     "evaluate": f"""
 file FILE.h5  a model file; or .onnx
+{_PRETRAINED}
 {_DATA}
 {_READING}
 {_BATCH_SIZE}
@@ -146,6 +151,7 @@ file FILE.h5  a model file; or .onnx
 file FILE.h5  a model file; or .onnx
 images IMAGE  a picture ({PICTURE_KINDS}; needs Pillow), a .npy array, a folder of these, or a .npz, HDF5 or .npy file
   of samples (x_test, else x)
+{_PRETRAINED}
 --top K  show the K best classes of each (default: 1)
 --csv FILE  write all probabilities, a line a picture, instead of printing
 --json FILE  write all probabilities as JSON instead of printing

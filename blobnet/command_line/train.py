@@ -300,7 +300,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
     _check_by_output(options, model)
     augment_of = _augment_of(options, model, augmented, augment)
     if saved is not None:
-        _check_same(saved, model, file)
+        _check_same(options, saved, model, file)
         model = saved
     if file.epoch >= options.epochs:
         print(
@@ -353,7 +353,9 @@ def _prepared(options: argparse.Namespace, source: _Source, given: Dataset) -> _
     check_input(model, data, options)
     check_output(model, data)
     _note_lost_classes(data, held_out)
-    model.set_normalization(*data.statistics())
+    # What pretrained weights were trained on were pixels.
+    if not (isinstance(source, transfer.PretrainedSource) and source.normalizes and data.train.x.dtype == np.uint8):
+        model.set_normalization(*data.statistics())
     return model, anew, loss, data, held_out
 
 
@@ -454,7 +456,7 @@ def _check_paths(options: argparse.Namespace, output: Path) -> None:
     logs = {row.split()[0]: path for row, path in rows.items() if row.split()[1] == "FILE"}
     written = {"--output": output, **logs, "--plot": options.plot}
     paths = {name: os.path.realpath(path) for name, path in written.items() if path is not None}
-    read = {"--dataset": options.dataset, "--init-from": options.init_from}
+    read = {"--dataset": options.dataset, "--init-from": options.init_from, "--pretrained": options.pretrained}
     for (one, path), (other, same) in itertools.product(paths.items(), {**paths, **read}.items()):
         if one != other and same is not None and path == os.path.realpath(same):
             raise OptionError(one, f"it must not name the same file as {other}", file=written[one])
@@ -487,12 +489,18 @@ def _resumed(file: _OutputFile) -> Model:
     return model
 
 
-def _check_same(saved: Model, model: Model, file: _OutputFile) -> None:
+def _check_same(options: argparse.Namespace, saved: Model, model: Model, file: _OutputFile) -> None:
     """Raises OptionError unless a file's model is the one, for the data, that the options describe."""
     hint = "--overwrite starts anew, --output writes another file."
     difference = _difference(saved, model)
     if difference:
         raise OptionError("--resume", f"the model must be that in {file.path}", **difference, hint=hint)
+    began_with = (saved.pretrained or {}).get("name")
+    if options.init_from is None and options.pretrained != began_with:
+        rule = "with --resume it must be what the training began with"
+        raise OptionError("--pretrained", rule, received=options.pretrained, file=began_with, hint=hint)
+    if options.pretrained:  # Samples may be normalised as these weights want it, and not as the data say.
+        return
     for vertex, name in itertools.product(model.graph.inputs.values(), ("mean", "deviation")):
         theirs, ours = (each.weights[vertex.parameter(name)] for each in (saved, model))
         if not np.allclose(theirs, ours, rtol=1e-3, atol=1e-6):

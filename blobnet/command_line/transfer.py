@@ -29,7 +29,7 @@ class FileSource:
 
     @property
     def text(self) -> str:
-        """The text that the user wrote."""
+        """The model, as errors and notes call it."""
         return str(self.path)
 
     @property
@@ -63,9 +63,37 @@ class FileSource:
             sides = "x".join(map(str, before.dimensions[1:]))
             hint = f"--image-size {sides} resizes the pictures of a folder." if before.rank == 2 else None
             cause = str(error).partition("\n")[0].rstrip(".")  # What follows is the text of a layer.
-            raise ShapeError(str(self.path), rule, hint=hint, model=before, sample=sample, cause=cause) from error
-        print(f"note: {self.path} was made for samples of {before}, and is trained for {sample}", file=sys.stderr)
+            raise ShapeError(self.text, rule, hint=hint, model=before, sample=sample, cause=cause) from error
+        print(f"note: {self.text} was made for samples of {before}, and is trained for {sample}", file=sys.stderr)
         return found
+
+
+@dataclass(frozen=True)
+class PretrainedSource(FileSource):
+    """A network with the weights that --pretrained names; ``path`` is its own name."""
+
+    pretrained: str
+
+    @property
+    def text(self) -> str:
+        """The model, as errors and notes call it."""
+        return f"{self.path} with {self.pretrained}"
+
+    @property
+    def name(self) -> str:
+        """The name of the file of a training."""
+        return find_model(str(self.path)).name
+
+    @cached_property
+    def model(self) -> Model:
+        """The network for the size and classes of the weights."""
+        return open_model(self.path, pretrained=self.pretrained)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the weights say how samples are normalised."""
+        weights, vertex = self.model.weights, self.model.graph.input
+        return bool(weights[vertex.parameter("mean")].any() or (weights[vertex.parameter("deviation")] != 1).any())
 
 
 def file_model(options: argparse.Namespace, source: ModelSource | FileSource) -> Model | None:
@@ -76,7 +104,9 @@ def file_model(options: argparse.Namespace, source: ModelSource | FileSource) ->
 
 
 def find_source(options: argparse.Namespace) -> ModelSource | FileSource:
-    """The model that the options name: MODEL, or without it that of --init-from."""
+    """The model that the options name: MODEL, perhaps with --pretrained, or without it that of --init-from."""
+    if options.pretrained and not options.resume:
+        return PretrainedSource(Path(options.model), options.pretrained)
     source = find_model(options.model) if options.model else FileSource(options.init_from)
     if options.trunk is None:
         return source
@@ -108,9 +138,10 @@ def build(options: argparse.Namespace, source: ModelSource | FileSource, data: D
         outputs, names = options.classes, (*names, *map(str, range(len(names), options.classes)))
     model = source.build(data.shape, outputs, names, options.seed)
     last = model.graph.trainable[-1].rpartition("/")[0]
-    if options.init_from and not options.resume:
+    is_file = isinstance(source, FileSource)
+    if (is_file or options.init_from) and not options.resume:
         given = source.model if isinstance(source, FileSource) else open_model(options.init_from)
-        if given is not None and (options.model or given.class_names == model.class_names != ()):
+        if given is not None and (not is_file or given.class_names == model.class_names != ()):
             return model, model.take_weights(given)
     return model, [last]
 
@@ -127,6 +158,8 @@ def build_by_name(
     if options.classes is not None:
         rule = "only a model with one input and one output, for a data set with x and y, is made for so many classes"
         raise OptionError("--classes", rule, classes=options.classes, data=data.name)
+    if options.pretrained:
+        raise OptionError("--pretrained", "it needs a data set with x and y", data=data.name)
     if isinstance(source, FileSource):
         rule = "without MODEL it makes a new last layer, which a data set with x and y is needed for"
         hint = "give MODEL too: its layers then take the weights of those that have the same names in the file."
@@ -162,6 +195,9 @@ def describe(
     lines = []
     if options.init_from and not options.resume:
         lines.append(f"init    weights of {options.init_from}; new: {first_few(anew, 6) or 'nothing'}")
+    if options.pretrained and model.pretrained and not options.resume:
+        said = ", ".join(f"{name} {value}" for name, value in model.pretrained.items() if value)
+        lines.append(f"init    weights of {said}; new: {first_few(anew, 6) or 'nothing'}")
     if patterns:
         specs = model.graph.named_parameters
         frozen = sum(specs[name].elements for name in frozen_parameters(model.graph, patterns))

@@ -83,6 +83,7 @@ class ModelFile:
         history: a value for each epoch, by name (``loss``, ``validation_accuracy``).
         loss: ``{"kind": ..., "config": {...}}``, or None; for several outputs one by each output's name.
         training: what resuming needs; None in a file that only carries a model.
+        pretrained: where first weights came from: name, revision, checksum; None if they were drawn.
     """
 
     description: Any
@@ -91,6 +92,7 @@ class ModelFile:
     history: Mapping[str, list[float]] = field(default_factory=dict)
     loss: dict[str, Any] | None = None
     training: TrainingState | None = None
+    pretrained: dict[str, Any] | None = None
 
     @cached_property
     def graph(self) -> Graph:
@@ -151,6 +153,8 @@ def _image(subject: str, model: ModelFile) -> bytes:
         if model.loss is not None:
             _check_losses(subject, "the loss", model.loss, graph)
             _write(file, "loss", _json(subject, "the loss", model.loss))
+        if model.pretrained is not None:
+            _write(file, "pretrained", _json(subject, "the origin of the weights", model.pretrained))
         if model.training is not None:
             _write_training(subject, file.create_group("training"), model.training)
         file.attrs[_CHECKSUM] = np.bytes_(_checksum_of_rest(subject, model))
@@ -204,6 +208,8 @@ def _checksum(arrays: Mapping[str, Any]) -> str:
 def _checksum_of_rest(subject: str, model: ModelFile) -> str:
     """The SHA-256 of all that a model is besides the arrays that have checksums of their own: its layers, names, ..."""
     said = {item.name: getattr(model, item.name) for item in fields(model) if item.name != "weights"}
+    if model.pretrained is None:  # As in files from before there was such a thing.
+        del said["pretrained"]
     said["history"] = [[name, np.asarray(values, "<f8").tolist()] for name, values in model.history.items()]
     if model.training is not None:
         own = {item.name: getattr(model.training, item.name) for item in fields(model.training)}
@@ -354,6 +360,7 @@ class _Reader(Reader):
             history=self._history(file),
             loss=self._loss(file, graph),
             training=None if training is None else self._training(training),
+            pretrained=self._object(file, "pretrained", ("name", "sha256"), optional=True),
         )
         self._compare(file, _checksum_of_rest(self.subject, found))
         return found
@@ -505,6 +512,7 @@ def inspect(path: str | os.PathLike[str]) -> str:
         "inputs": ", ".join(f"{name} {vertex.shape}" for name, vertex in inputs.items()) if len(inputs) > 1 else "",
         "outputs": ", ".join(f"{name} {vertex.shape}" for name, vertex in outputs.items()) if len(outputs) > 1 else "",
         "loss": _losses(model.loss, outputs) if model.loss else "",
+        "pretrained": plain_text(", ".join(f"{name} {value}" for name, value in (model.pretrained or {}).items())),
         "history": _last_values(model.history),
         "resumable": _progress(model.training),
     }

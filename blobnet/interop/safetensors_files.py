@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from blobnet.errors import FileError, OptionError, ShapeError, extra, first_few
+from blobnet.errors import FileError, OptionError, ShapeError, extra, first_few, warn
 from blobnet.files import atomic
-from blobnet.interop import torch_names
+from blobnet.interop import timm_names, torch_names
+from blobnet.interop.torch_names import Entry
 from blobnet.memory.blob import FloatArray
 from blobnet.network.graph import Graph
 
@@ -21,6 +22,10 @@ from blobnet.network.graph import Graph
 _BEGINNINGS = (b"PK\x03\x04", b"\x80")
 #: The types that are read.
 _TYPES = ("BF16", "F16", "F32", "F64")
+#: The names that tensors may have, a table for each origin; the first is what is written.
+_ORIGINS = (torch_names.FAMILIES, timm_names.FAMILIES)
+#: The beginnings of names of tensors of classifiers in the middle, which no prediction needs.
+_IN_THE_MIDDLE = ("AuxLogits.", "aux1.", "aux2.")
 #: The prefix of the names of input layers' numbers in the file's metadata.
 _INPUT = "blobnet.input."
 
@@ -42,10 +47,16 @@ def write(path: str | os.PathLike[str], graph: Graph, weights: Mapping[str, Floa
     atomic.write(path, package.numpy.save({**tensors, **torch_names.counts(tensors)}, metadata))
 
 
-def read(path: str | os.PathLike[str], graph: Graph) -> dict[str, FloatArray]:
+def read(path: str | os.PathLike[str], graph: Graph, other_head: bool = False) -> dict[str, FloatArray]:
     """The weights in a file, by our names.
 
     Names and shapes are compared with the network before anything is read; the file's values are never executed.
+
+    Args:
+        path: the file.
+        graph: the network.
+        other_head: the last layer may be another one in the file, or missing: its weights are left out then, with a
+            warning.
 
     Raises:
         FileError: there is no such file, it is no whole safetensors file, or holds other tensors than the network.
@@ -56,7 +67,7 @@ def read(path: str | os.PathLike[str], graph: Graph) -> dict[str, FloatArray]:
     package = _package(subject)
     try:
         with package.safe_open(path, "numpy") as file:
-            return _read(subject, Path(path), file, graph)
+            return _read(Path(path), file, graph, other_head)
     except package.SafetensorError as error:
         rule = "a safetensors file must be whole, but this one is cut short or damaged"
         raise FileError(subject, rule, reason=error) from error
@@ -85,27 +96,32 @@ def check_beginning(path: str | os.PathLike[str]) -> None:
         raise FileError(subject, f"weights must lie in a safetensors file, but this is {kind}", hint=hint)
 
 
-def _read(subject: str, path: Path, file: Any, graph: Graph) -> dict[str, FloatArray]:
-    found = {entry.name: entry for entry in torch_names.entries(graph)}
-    there = [name for name in file.keys() if name.rpartition(".")[2] != torch_names.COUNTS]  # noqa: SIM118
-    prefix = _prefix(there, found.keys())
-    found = {prefix + name: entry for name, entry in found.items()}
-    missing = [name for name in found if name not in set(there)]
-    extra = sorted(set(there) - found.keys())
+def _read(path: Path, file: Any, graph: Graph, other_head: bool) -> dict[str, FloatArray]:
+    subject = atomic.subject_of(path)
+    found, there = _matched(file, graph, subject)
+    head = next(reversed(found.values())).layer
+    of_head = {name: entry for name, entry in found.items() if entry.layer == head}
+    if other_head and any(name not in there or _shape(file, name)[:1] != of_head[name].shape[:1] for name in of_head):
+        sizes = [_shape(file, name)[0] for name in of_head if name in there]
+        rule = "the last layer starts anew: the file has another number of classes, or none"
+        warn(subject, rule, layer=head, file=sizes[0] if sizes else 0, network=next(iter(of_head.values())).shape[0])
+        found = {name: entry for name, entry in found.items() if name not in of_head}
+        there = there - of_head.keys()
+    missing = [name for name in found if name not in there]
+    extra = sorted(there - found.keys())
     if missing or extra:
         rule = "the tensors of the file must be those of the network"
         hint = "the network must be the one that the file was written of; its layers are called as there."
         received = {"missing": atomic.listed(missing), "extra": atomic.listed(extra)}
         raise FileError(subject, rule, hint=hint, **received)
     for name, entry in found.items():
-        part = file.get_slice(name)
-        if part.get_dtype() not in _TYPES:
+        kind, shape = file.get_slice(name).get_dtype(), _shape(file, name)
+        if kind not in _TYPES:
             rule = f"tensors must be of the types {', '.join(_TYPES)}"
-            raise FileError(subject, rule, tensor=name, type=part.get_dtype(), hint="tensor.float() converts one.")
-        shape, last = tuple(part.get_shape()), next(reversed(found.values()))
+            raise FileError(subject, rule, tensor=name, type=kind, hint="tensor.float() converts one.")
         if shape != entry.shape:
             hint = f"for another number of classes, build the network for {shape[0]}, and then model.with_classes."
-            is_last = entry.layer == last.layer and shape[:1] != entry.shape[:1]
+            is_last = entry.layer == head and shape[:1] != entry.shape[:1]
             rule = f"{name} must have the shape of {first_few(entry.parameters, 3)}"
             raise ShapeError(subject, rule, given=shape, wanted=entry.shape, hint=hint if is_last else None)
     weights: dict[str, FloatArray] = {}
@@ -116,11 +132,25 @@ def _read(subject: str, path: Path, file: Any, graph: Graph) -> dict[str, FloatA
     return weights | _input_weights(subject, file.metadata() or {}, graph)
 
 
-def _prefix(there: Sequence[str], wanted: Collection[str]) -> str:
-    """Return the prefix of all names of a file, such as "module." for a module within another one."""
-    first, names = next(iter(there), ""), set(there)
-    prefixes = (first[: place + 1] for place, letter in enumerate(first) if letter == ".")
-    return next((prefix for prefix in prefixes if {prefix + name for name in wanted} == names), "")
+def _shape(file: Any, name: str) -> tuple[int, ...]:
+    return tuple(file.get_slice(name).get_shape())
+
+
+def _matched(file: Any, graph: Graph, subject: str) -> tuple[dict[str, Entry], set[str]]:
+    """Return a network's tensors by the names of the origin that has most of them in a file, and the file's names.
+
+    All names of a file may have a prefix, such as "module." for a module within another one.
+    """
+    there = {name for name in file.keys() if name.rpartition(".")[2] != torch_names.COUNTS}  # noqa: SIM118
+    first = min(there, default="")
+    prefixes = ["", *(first[: place + 1] for place, letter in enumerate(first) if letter == ".")]
+    tables = [torch_names.entries(graph, families) for families in _ORIGINS]
+    named = [{prefix + entry.name: entry for entry in found} for found in tables for prefix in prefixes]
+    found = max(named, key=lambda names: len(names.keys() & there))
+    left = {name for name in there - found.keys() if name.startswith(_IN_THE_MIDDLE)}
+    if left:
+        warn(subject, "classifiers in the middle of the network are left out", tensors=atomic.listed(sorted(left)))
+    return found, there - left
 
 
 def _bfloat16(path: Path, name: str, shape: tuple[int, ...]) -> FloatArray:

@@ -1,5 +1,7 @@
 """PyTorch's names for the parameters of a network: torchvision's for blobnet's models, else our own.
 
+timm's, where they are others, are in timm_names.py.
+
 A network of blobnet.models is one of a family in FAMILIES, whose rules say which of torchvision's modules a layer is.
 Other networks keep the names of their layers: ``conv1/weight`` is ``conv1.weight``, as in a module with an attribute of
 this name. Weights have PyTorch's order already.
@@ -69,6 +71,7 @@ class Rule(NamedTuple):
         pattern: of the whole names of layers.
         name: the module of the match, of the layer's vertex and of the graph.
         axes: of size 1 that weights have after their own there; below 0: that they do not have there.
+        planes: the Flatten before a dense layer that is a convolution there, of all that it flattens; empty for none.
         tensors: for parameters that are no weight or bias: what stands after the module's name, and the axes of size 1
             before and after their own.
     """
@@ -76,6 +79,7 @@ class Rule(NamedTuple):
     pattern: str
     name: Callable[[re.Match[str], Vertex, Graph], str]
     axes: int = 0
+    planes: str = ""
     tensors: Mapping[str, tuple[str, int, int]] = {}
 
 
@@ -83,7 +87,7 @@ class Rule(NamedTuple):
 _PLACE = re.compile(r"\{(-?)(\d)(?::([^}]*))?\}")
 
 
-def _rule(pattern: str, template: str, axes: int = 0, **tensors: tuple[str, int, int]) -> Rule:
+def rule(pattern: str, template: str, axes: int = 0, planes: str = "", **tensors: tuple[str, int, int]) -> Rule:
     """In the template {1} stands for the first group, {-1} for its number less 1; and {1:conv=0,norm=1} for what its
     text is called there.
     """
@@ -91,7 +95,7 @@ def _rule(pattern: str, template: str, axes: int = 0, **tensors: tuple[str, int,
     def name(match: re.Match[str], vertex: Vertex, graph: Graph) -> str:
         return _PLACE.sub(lambda item: _group(match[int(item[2])], item[1], item[3]), template)
 
-    return Rule(pattern, name, axes, tensors)
+    return Rule(pattern, name, axes, planes, tensors)
 
 
 def _group(text: str, sign: str, words: str | None) -> str:
@@ -100,7 +104,7 @@ def _group(text: str, sign: str, words: str | None) -> str:
     return str(int(text) - 1) if sign else text
 
 
-def _numbered(pattern: str, module: str, start: str = "") -> Rule:
+def numbered(pattern: str, module: str, start: str = "") -> Rule:
     """A layer's number in a Sequential, ``module``, that begins after the vertex ``start``, else after the input."""
 
     def name(match: re.Match[str], vertex: Vertex, graph: Graph) -> str:
@@ -108,6 +112,15 @@ def _numbered(pattern: str, module: str, start: str = "") -> Rule:
         return f"{module}.{vertex.index - first - 1}"
 
     return Rule(pattern, name)
+
+
+def in_stages(block: int, blocks: Sequence[int]) -> tuple[int, int]:
+    """Return the stage of a block, both counted from 1, and its number in it, from 0; without stages it is its own."""
+    for stage, count in enumerate(blocks, start=1):
+        if block <= count:
+            return stage, block - 1
+        block -= count
+    return block, 0
 
 
 def _inverted(module: str, blocks: Sequence[int] = ()) -> tuple[Rule, ...]:
@@ -120,12 +133,7 @@ def _inverted(module: str, blocks: Sequence[int] = ()) -> tuple[Rule, ...]:
     def place(match: re.Match[str], graph: Graph, part: str) -> str:
         names = {str(item.layer.name) for item in graph.vertices}
         before = [own for own in parts[: parts.index(part)] if f"block{match[1]}_{own}" in names]
-        stage, number = int(match[1]), 0
-        for stage, count in enumerate(blocks, start=1):
-            number = int(match[1]) - 1 - sum(blocks[: stage - 1])
-            if number < count:
-                break
-        return f"{module.format(stage, number)}.{len(before)}"
+        return f"{module.format(*in_stages(int(match[1]), blocks))}.{len(before)}"
 
     def wide(match: re.Match[str], vertex: Vertex, graph: Graph) -> str:
         return f"{place(match, graph, f'{match[2]}_conv')}.{int(match[3] == 'norm')}"
@@ -143,11 +151,11 @@ def _narrow(match: re.Match[str], vertex: Vertex, graph: Graph) -> str:
     return f"features.{match[1]}.conv.{1 + is_wider + (match[2] == 'norm')}"
 
 
-_CLASSIFIER = tuple(_numbered(name, "classifier", "flatten") for name in ("dense1", "dense2", "logits"))
-_VGG = (_numbered(r"conv\d_\d", "features"), *_CLASSIFIER)
+_CLASSIFIER = tuple(numbered(name, "classifier", "flatten") for name in ("dense1", "dense2", "logits"))
+_VGG = (numbered(r"conv\d_\d", "features"), *_CLASSIFIER)
 _CONV, _KIND = "(conv|norm)", "conv=0,norm=1"
 _BLOCK = r"stage(\d)_block(\d+)"
-_STEM = _rule(rf"stem_{_CONV}", f"features.0.{{1:{_KIND}}}")
+_STEM = rule(rf"stem_{_CONV}", f"features.0.{{1:{_KIND}}}")
 #: Branches of the modules of Inception v3: of modules 5, 6 and 7, each of which has its own names for them.
 _BRANCHES = {
     r"mixed(5[bcd]|6[bcde]|7[bc])_1a": "branch1x1",
@@ -166,68 +174,68 @@ _BRANCHES = {
 
 #: Families of networks, and their rules. A network is of a family if each layer has a rule, and each rule a layer.
 FAMILIES: dict[str, tuple[Rule, ...]] = {
-    "alexnet": (*(_numbered(f"conv{number}", "features") for number in range(1, 6)), *_CLASSIFIER),
+    "alexnet": (*(numbered(f"conv{number}", "features") for number in range(1, 6)), *_CLASSIFIER),
     "vgg": _VGG,
-    "vgg_bn": (_numbered(r"norm\d_\d", "features"), *_VGG),
+    "vgg_bn": (numbered(r"norm\d_\d", "features"), *_VGG),
     "resnet": (
-        _rule(rf"stem_{_CONV}", "{1:conv=conv,norm=bn}1"),
-        _rule(rf"{_BLOCK}_([abc])_{_CONV}", "layer{1}.{-2}.{4:conv=conv,norm=bn}{3:a=1,b=2,c=3}"),
-        _rule(rf"{_BLOCK}_shortcut_{_CONV}", f"layer{{1}}.{{-2}}.downsample.{{3:{_KIND}}}"),
-        _rule("logits", "fc"),
+        rule(rf"stem_{_CONV}", "{1:conv=conv,norm=bn}1"),
+        rule(rf"{_BLOCK}_([abc])_{_CONV}", "layer{1}.{-2}.{4:conv=conv,norm=bn}{3:a=1,b=2,c=3}"),
+        rule(rf"{_BLOCK}_shortcut_{_CONV}", f"layer{{1}}.{{-2}}.downsample.{{3:{_KIND}}}"),
+        rule("logits", "fc"),
     ),
     "squeezenet": (
-        _rule("stem", "features.0"),
-        _rule(
+        rule("stem", "features.0"),
+        rule(
             r"fire(\d)_(squeeze|expand1|expand3)",
             "features.{1:2=3,3=4,4=6,5=7,6=9,7=10,8=11,9=12}.{2:squeeze=squeeze,expand1=expand1x1,expand3=expand3x3}",
         ),
-        _rule("classes", "classifier.1"),
+        rule("classes", "classifier.1"),
     ),
     "googlenet": (
-        _rule(rf"stem(\d)_{_CONV}", "conv{1}.{2:conv=conv,norm=bn}"),
-        _rule(
+        rule(rf"stem(\d)_{_CONV}", "conv{1}.{2:conv=conv,norm=bn}"),
+        rule(
             rf"inception(\d\w)_(1|2a|2b|3a|3b|4)_{_CONV}",
             "inception{1}.branch{2:1=1,2a=2.0,2b=2.1,3a=3.0,3b=3.1,4=4.1}.{3:conv=conv,norm=bn}",
         ),
-        _rule("logits", "fc"),
+        rule("logits", "fc"),
     ),
     "inception_v3": (
-        _rule(
+        rule(
             rf"stem(\d)_{_CONV}",
             "Conv2d_{1:1=1a_3x3,2=2a_3x3,3=2b_3x3,4=3b_1x1,5=4a_3x3}.{2:conv=conv,norm=bn}",
         ),
         *(
-            _rule(f"{pattern}_{kind}", f"Mixed_{{1}}.{branch}.{module}")
+            rule(f"{pattern}_{kind}", f"Mixed_{{1}}.{branch}.{module}")
             for pattern, branch in _BRANCHES.items()
             for kind, module in (("conv", "conv"), ("norm", "bn"))
         ),
-        _rule("logits", "fc"),
+        rule("logits", "fc"),
     ),
     "densenet": (
-        _rule(rf"stem_{_CONV}", "features.{1}0"),
-        _rule(rf"block(\d)_layer(\d+)_([ab])_{_CONV}", "features.denseblock{1}.denselayer{2}.{4}{3:a=1,b=2}"),
-        _rule(rf"transition(\d)_{_CONV}", "features.transition{1}.{2}"),
-        _rule("last_norm", "features.norm5"),
-        _rule("logits", "classifier"),
+        rule(rf"stem_{_CONV}", "features.{1}0"),
+        rule(rf"block(\d)_layer(\d+)_([ab])_{_CONV}", "features.denseblock{1}.denselayer{2}.{4}{3:a=1,b=2}"),
+        rule(rf"transition(\d)_{_CONV}", "features.transition{1}.{2}"),
+        rule("last_norm", "features.norm5"),
+        rule("logits", "classifier"),
     ),
     "mobilenet_v2": (
         _STEM,
         Rule(rf"block(\d+)_project_{_CONV}", _narrow),
         _inverted("features.{0}.conv")[0],
-        _rule(rf"head_{_CONV}", f"features.18.{{1:{_KIND}}}"),
-        _rule("logits", "classifier.1"),
+        rule(rf"head_{_CONV}", f"features.18.{{1:{_KIND}}}"),
+        rule("logits", "classifier.1"),
     ),
     "mobilenet_v3_small": (
         _STEM,
         *_inverted("features.{0}.block"),
-        _rule(rf"head_{_CONV}", f"features.12.{{1:{_KIND}}}"),
-        _rule("dense", "classifier.0"),
-        _rule("logits", "classifier.3"),
+        rule(rf"head_{_CONV}", f"features.12.{{1:{_KIND}}}"),
+        rule("dense", "classifier.0"),
+        rule("logits", "classifier.3"),
     ),
     "shufflenet_v2": (
-        _rule(rf"stem_{_CONV}", f"conv1.{{1:{_KIND}}}"),
+        rule(rf"stem_{_CONV}", f"conv1.{{1:{_KIND}}}"),
         *(
-            _rule(rf"stage{stage}_block(\d+)_{part}_{_CONV}", f"stage{stage + 1}.{{-1}}.{module}.{{2:{numbers}}}")
+            rule(rf"stage{stage}_block(\d+)_{part}_{_CONV}", f"stage{stage + 1}.{{-1}}.{module}.{{2:{numbers}}}")
             for stage in (1, 2, 3)
             for part, module, numbers in (
                 ("1_depthwise", "branch1", "conv=0,norm=1"),
@@ -237,35 +245,35 @@ FAMILIES: dict[str, tuple[Rule, ...]] = {
                 ("2b", "branch2", "conv=5,norm=6"),
             )
         ),
-        _rule(rf"head_{_CONV}", f"conv5.{{1:{_KIND}}}"),
-        _rule("logits", "fc"),
+        rule(rf"head_{_CONV}", f"conv5.{{1:{_KIND}}}"),
+        rule("logits", "fc"),
     ),
     "efficientnet_b0": (
         _STEM,
         *_inverted("features.{0}.{1}.block", (1, 2, 2, 3, 3, 4, 1)),
-        _rule(rf"head_{_CONV}", f"features.8.{{1:{_KIND}}}"),
-        _rule("logits", "classifier.1"),
+        rule(rf"head_{_CONV}", f"features.8.{{1:{_KIND}}}"),
+        rule("logits", "classifier.1"),
     ),
     "convnext": (
         _STEM,
         *(
-            _rule(rf"stage{stage}_block(\d+)_{part}", f"features.{2 * stage - 1}.{{-1}}.block.{module}", axes)
+            rule(rf"stage{stage}_block(\d+)_{part}", f"features.{2 * stage - 1}.{{-1}}.block.{module}", axes)
             for stage in (1, 2, 3, 4)
             for part, module, axes in (("depthwise", 0, 0), ("norm", 2, 0), ("expand", 3, -2), ("project", 5, -2))
         ),
         *(
-            _rule(rf"stage{stage}_block(\d+)_scale", f"features.{2 * stage - 1}.{{-1}}", scale=(".layer_scale", 0, 2))
+            rule(rf"stage{stage}_block(\d+)_scale", f"features.{2 * stage - 1}.{{-1}}", scale=(".layer_scale", 0, 2))
             for stage in (1, 2, 3, 4)
         ),
-        _rule(r"shrink(\d)_(conv|norm)", "features.{1:1=2,2=4,3=6}.{2:norm=0,conv=1}"),
-        _rule("last_norm", "classifier.0"),
-        _rule("logits", "classifier.2"),
+        rule(r"shrink(\d)_(conv|norm)", "features.{1:1=2,2=4,3=6}.{2:norm=0,conv=1}"),
+        rule("last_norm", "classifier.0"),
+        rule("logits", "classifier.2"),
     ),
     "vision_transformer": (
-        _rule("patches", "conv_proj"),
-        _rule("tokens", "", token=("class_token", 2, 0), position=("encoder.pos_embedding", 1, 0)),
+        rule("patches", "conv_proj"),
+        rule("tokens", "", token=("class_token", 2, 0), position=("encoder.pos_embedding", 1, 0)),
         *(
-            _rule(rf"block(\d+)_{part}", f"encoder.layers.encoder_layer_{{-1}}.{module}", axes)
+            rule(rf"block(\d+)_{part}", f"encoder.layers.encoder_layer_{{-1}}.{module}", axes)
             for part, module, axes in (
                 ("a_norm", "ln_1", 0),
                 ("attention", "self_attention", 0),
@@ -274,23 +282,26 @@ FAMILIES: dict[str, tuple[Rule, ...]] = {
                 ("project", "mlp.3", -1),
             )
         ),
-        _rule("last_norm", "encoder.ln"),
-        _rule("logits", "heads.head"),
+        rule("last_norm", "encoder.ln"),
+        rule("logits", "heads.head"),
     ),
 }
 
 
 #: For networks of no family.
-_OWN = _rule("(.*)", "{1}")
+_OWN = rule("(.*)", "{1}")
 
 
-def entries(graph: Graph) -> list[Entry]:
-    """The tensors that a network's parameters are, in its order; what input layers have is not among them."""
+def entries(graph: Graph, families: Mapping[str, tuple[Rule, ...]] = FAMILIES) -> list[Entry]:
+    """The tensors that a network's parameters are, in its order; what input layers have is not among them.
+
+    A network of none of the families keeps its own names.
+    """
     owners: dict[str, Vertex] = {}
     for vertex in graph.vertices:
         if graph.parameters(vertex) and not vertex.layer.takes_samples:
             owners.setdefault(str(vertex.layer.name), vertex)
-    named = next(filter(None, (_named(graph, owners, rules) for rules in FAMILIES.values())), None)
+    named = next(filter(None, (_named(graph, owners, rules) for rules in families.values())), None)
     modules = named or {name: (name, _OWN) for name in owners}
     return [entry for name, vertex in owners.items() for entry in _of_layer(graph, vertex, *modules[name])]
 
@@ -328,6 +339,9 @@ def _of_layer(graph: Graph, vertex: Vertex, module: str, rule: Rule) -> list[Ent
         if parts[0] in rule.tensors:
             tensor, before, after = rule.tensors[parts[0]]
             shape = (*(1,) * before, *shape, *(1,) * after)
+        elif len(shape) > 1 and rule.planes:
+            before_it = graph.vertices[graph.vertex(rule.planes, "torch").inputs[0]]
+            shape = (shape[0], *before_it.shape.dimensions)
         elif len(shape) > 1:
             shape = shape[: rule.axes] if rule.axes < 0 else (*shape, *(1,) * rule.axes)
         found.append(Entry(f"{module}{tensor}", tuple(vertex.parameter(part) for part in parts), own, shape))

@@ -50,6 +50,7 @@ class Progress:
         stop: set by a callback that wants training to end after this epoch; says why.
         metrics: the names that every epoch adds a value to; a callback that adds others names them in its ``begin``.
         class_names: names of the model's outputs, for files.
+        pretrained: where the model's first weights came from, for files.
         is_resumable: whether the trainer's state belongs to its weights; not after going back to an earlier epoch's.
         best: the weights that the training would end with, where a callback keeps those of its best epoch.
     """
@@ -60,6 +61,7 @@ class Progress:
     stop: str | None = None
     metrics: list[str] = field(default_factory=list)
     class_names: tuple[str, ...] = ()
+    pretrained: dict[str, Any] | None = None
     is_resumable: bool = True
     best: dict[str, FloatArray] | None = None
 

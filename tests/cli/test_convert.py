@@ -16,7 +16,7 @@ from blobnet.command_line.model_argument import find_model
 from blobnet.errors import FileError
 from blobnet.files.atomic import WRITERS
 from tests.cli.test_init_from import arrays
-from tests.interop.networks import random_weights, samples
+from tests.interop.networks import random_weights, samples, torchvision
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("safetensors")
@@ -83,10 +83,10 @@ def test_weights_of_keras_2(run, saved) -> None:
 
 
 def test_published_weights(run, tmp_path) -> None:
-    torchvision = pytest.importorskip("torchvision")
+    models = torchvision().models
     from safetensors.torch import save_file
 
-    network = torchvision.models.resnet18(num_classes=7).eval()
+    network = models.resnet18(num_classes=7).eval()
     save_file(network.state_dict(), "resnet18.safetensors")
     result = run("convert", "resnet18.safetensors", "resnet18.h5", "--model", "resnet18", "--classes", 7)
     assert result.status == 0, result.err

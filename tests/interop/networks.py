@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import pytest
 
 import blobnet as bn
 from blobnet.command_line.model_argument import find_model
@@ -72,3 +76,27 @@ def keras_2(path: Path, layers: Mapping[str, Mapping[str, Any]]) -> Path:
             for key, values in arrays.items():
                 group[f"{name}/{key}:0"] = values
     return path
+
+
+@cache
+def torchvision() -> Any:
+    """torchvision, where it is installed.
+
+    NOTE: PyPI's builds go with PyTorch for CUDA. Beside PyTorch for CPUs alone they have none of their own operators;
+    the tests need none.
+    """
+    torch = pytest.importorskip("torch")
+    if importlib.util.find_spec("torchvision") is not None and not torch.cuda.is_available():
+        try:
+            return importlib.import_module("torchvision")
+        except RuntimeError:
+            for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+                del sys.modules[name]
+        operators = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _OPERATORS.append(operators)  # They go with it.
+    return pytest.importorskip("torchvision")
+
+
+_OPERATORS: list[Any] = []

@@ -17,11 +17,11 @@ import blobnet as bn
 from blobnet import layers
 from blobnet.command_line.model_argument import find_model, known_models
 from blobnet.errors import FileError, OptionError, ShapeError
-from blobnet.interop import torch_names
+from blobnet.interop import timm_names, torch_names
 from blobnet.layers import initializers
 from blobnet.layers.base import ParameterSpec
 from tests.interop.damage import refusals
-from tests.interop.networks import STOOD_FOR, random_weights, samples
+from tests.interop.networks import STOOD_FOR, random_weights, samples, torchvision
 
 safetensors = pytest.importorskip("safetensors")
 
@@ -67,6 +67,23 @@ STATES = {
 }
 
 
+#: timm's networks that blobnet has too, by our names, and their options; of others docs/weights.md says what differs.
+TIMM: dict[str, tuple[str, dict[str, Any]]] = {
+    "convnext_tiny": ("convnext_tiny", {}),
+    "densenet121": ("densenet121", {}),
+    "densenet161": ("densenet161", {}),
+    "efficientnet_b0": ("efficientnet_b0", {}),
+    "inception_v3": ("inception_v3", {}),
+    "mobilenet_v2": ("mobilenetv2_100", {}),
+    "resnet101": ("resnet101", {}),
+    "resnet18": ("resnet18", {}),
+    "resnet34": ("resnet34", {}),
+    "resnet50": ("resnet50", {}),
+    **{f"vgg{depth}{norms}": (f"vgg{depth}{norms}", {}) for depth in (11, 13, 16, 19) for norms in ("", "_bn")},
+    "vit_tiny": ("vit_tiny_patch16_224", {"img_size": 64}),
+}
+
+
 def digest(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, str]:
     """How many entries a state dict has, and a hash of their names and shapes."""
     lines = sorted(f"{name} {shape}" for name, shape in shapes.items())
@@ -74,7 +91,7 @@ def digest(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, str]:
 
 
 def torchvision_networks() -> list[str]:
-    models = pytest.importorskip("torchvision").models
+    models = torchvision().models
     return [name for name in known_models() if name in models.list_models() or name in OTHER_SIZES]
 
 
@@ -87,7 +104,7 @@ def published(name: str, classes: int, seed: int = 0) -> Any:
     """Torchvision's network with random weights and statistics."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(seed)
-    models, options = pytest.importorskip("torchvision").models, {"num_classes": classes}
+    models, options = torchvision().models, {"num_classes": classes}
     if name in ("googlenet", "inception_v3"):
         options |= {"aux_logits": False, "init_weights": False}
     if name in OTHER_SIZES:
@@ -111,7 +128,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             names = torchvision_networks()
         except pytest.skip.Exception:
             names = []
-        metafunc.parametrize("published_name", names)
+        quick = ("resnet18", "squeezenet1_1", "vit_tiny")
+        has_own = metafunc.definition.originalname == "test_published_networks_into_ours_and_back"
+        long = [pytest.mark.long] if has_own else []
+        params = [pytest.param(name, marks=() if name in quick else long) for name in names]
+        metafunc.parametrize("published_name", params)
 
 
 def test_names_and_shapes_of_published_networks(published_name: str) -> None:
@@ -158,6 +179,79 @@ def test_published_networks_into_ours_and_back(device: Any, tmp_path: Path, publ
     found = model.predict(x, device=device)
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()), rtol=1e-4)
+
+
+def test_the_table_of_the_documents_is_what_is_tested() -> None:
+    """docs/weights.md: which names are read, and which compute the same."""
+    text = (Path(__file__).parents[2] / "docs/weights.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*) \| (.*) \| (.*) \|$", text.partition("torchvision's names | timm's")[2], re.MULTILINE)
+    found: dict[str, list[str]] = {"torchvision": [], "timm": []}
+    all_names: list[str] = []
+    for networks, *same in rows[: next(n for n, row in enumerate(rows) if "unet_1d" in row[0]) + 1]:
+        names = re.findall(r"`(\w+)`", networks)
+        if "vgg11" in names:
+            names = [name for name in known_models() if name.startswith("vgg")]
+        all_names += names
+        for origin, words in zip(found, same, strict=True):
+            found[origin] += names if words.startswith("the same numbers") else []
+    assert sorted(all_names) == known_models()
+    assert sorted(found["torchvision"]) == sorted(STATES)
+    assert sorted(found["timm"]) == sorted(TIMM)
+
+
+def of_timm(name: str, classes: int) -> Any:
+    torch, _ = pytest.importorskip("torch"), torchvision()
+    kind, options = TIMM[name]
+    torch.manual_seed(0)
+    return pytest.importorskip("timm").create_model(kind, num_classes=classes, **options).eval()
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_names_and_shapes_of_timms_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.importorskip("torch").device("meta"):
+        state = of_timm(name, 7).state_dict()
+    wanted = {name: tuple(values.shape) for name, values in state.items() if not name.endswith(torch_names.COUNTS)}
+    monkeypatch.setattr(initializers, "initialize", lambda spec, *_: np.zeros(spec.shape, np.float32))
+    side = 224 if name.startswith("vgg") else next((s for start, s in SIDES.items() if name.startswith(start)), 64)
+    graph = find_model(name).build((3, side, side), 7, (), 0).graph
+    tables = [torch_names.entries(graph, families) for families in (timm_names.FAMILIES, torch_names.FAMILIES)]
+    assert wanted in [{entry.name: entry.shape for entry in found} for found in tables]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name not in ("resnet18", "mobilenet_v2", "vit_tiny") else ())
+        for name in TIMM
+        if name not in STOOD_FOR
+    ],
+)
+def test_timms_networks_into_ours(device: Any, tmp_path: Path, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    if name == "vgg16":
+        name = "vgg11_bn"  # Both kinds of layers, and less to compute.
+    theirs = of_timm(name, 7)
+    for key, values in theirs.state_dict().items():
+        if key.endswith("running_mean"):
+            values.normal_(0, 0.1)
+        elif key.endswith("running_var"):
+            values.uniform_(0.5, 1.5)
+        elif key.endswith(("gamma", "cls_token", "pos_embed")) or (
+            key.endswith("bias") and not key.endswith("bn.bias")
+        ):
+            values.normal_(0, 0.5)
+    save_file(theirs.state_dict(), tmp_path / "theirs.safetensors")
+    side = 224 if name.startswith("vgg") else next((s for start, s in SIDES.items() if name.startswith(start)), 64)
+    model = find_model(name).build((3, side, side), 7, (), 0)
+    model.load_safetensors(tmp_path / "theirs.safetensors")
+    x = samples(model, 1)[next(iter(model.graph.inputs))]
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(x)).numpy()
+    found = model.predict(x, device=device)
+    np.testing.assert_allclose(found, expected, atol=1e-4 * max(1, np.abs(expected).max()), rtol=1e-4)
+    assert np.abs(expected).max() > 1e-3
 
 
 def test_own_names_and_all_parameters(device: Any, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
 from blobnet.planning import report
 from tests.bench.torch_twin import Twin
-from tests.interop.networks import STOOD_FOR
+from tests.interop.networks import STOOD_FOR, torchvision
 
 #: Trainable parameters at the defaults, as torchvision 0.29 says (``num_params`` of its weights); where it has no such
 #: network, as the others say.
@@ -192,15 +192,15 @@ def small(name: str) -> tuple[Model, FloatArray]:
 
 def torchvision_network(name: str, model: Model) -> Any:
     """torchvision's network for the same samples."""
-    torchvision = pytest.importorskip("torchvision")
+    theirs = torchvision().models
     from torch import nn
 
     if name == "vit_tiny":
         size = model.graph.input.shape.width
-        return torchvision.models.VisionTransformer(size, 16, 12, 3, 192, 768, num_classes=10)
+        return theirs.VisionTransformer(size, 16, 12, 3, 192, 768, num_classes=10)
     options: dict[str, Any] = {"googlenet": {"aux_logits": False, "init_weights": False}}
     options["inception_v3"] = {"init_weights": False}
-    network = getattr(torchvision.models, name)(weights=None, num_classes=10, **options.get(name, {}))
+    network = getattr(theirs, name)(weights=None, num_classes=10, **options.get(name, {}))
     if name == "inception_v3":
         network.AuxLogits = None
     if name.startswith(("alexnet", "vgg")):

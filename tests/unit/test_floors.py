@@ -50,6 +50,7 @@ ONLY_IN = {
     "matplotlib": {"plots"},
     "onnx": {"onnx"},
     "safetensors": {"interop"},
+    "huggingface_hub": {"interop"},
     "torch": set(),
     "PIL": {"datasets"},
     "mpi4py": {"parallel"},

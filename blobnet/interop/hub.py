@@ -1,0 +1,204 @@
+"""Pretrained weights by name: a file of the Hugging Face hub, ``hf:OWNER/NAME``, or a safetensors file here.
+
+Beside the weights there may be a ``config.json`` as timm writes it: what its ``pretrained_cfg`` says of samples comes
+along. The hub's own client fetches and keeps files, so that its cache, $HF_ENDPOINT, $HF_HUB_OFFLINE, tokens and
+proxies are those of every program that uses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from blobnet.errors import FileError, OptionError, extra, warn
+from blobnet.files import atomic
+from blobnet.interop.safetensors_files import check_beginning
+
+_NAME = re.compile(r"hf:(?P<repository>[^/@]+/[^/@]+)(?:/(?P<file>[^@]+))?(?:@(?P<revision>.+))?")
+_WEIGHTS, _CONFIG = "model.safetensors", "config.json"
+#: The errors of the hub's client, the more special ones first: the rule, and what to do.
+_FAILURES = {
+    "LocalEntryNotFoundError": (
+        "the hub must answer, or the file be in its cache",
+        "is there a network, and a proxy ($HTTPS_PROXY), and is $HF_HUB_OFFLINE not set? A path names a file here.",
+    ),
+    "GatedRepoError": ("the repository must be open to you", "accept its terms on the hub, then set $HF_TOKEN."),
+    "RepositoryNotFoundError": (
+        "there must be such a repository on the hub, that you may read",
+        "hf:OWNER/NAME; for a private one set $HF_TOKEN.",
+    ),
+    "RevisionNotFoundError": ("the repository must have that revision", "leave out @REVISION for the newest one."),
+    "EntryNotFoundError": (
+        f"the repository must have the file {_WEIGHTS}; weights are not read from pickles",
+        "hf:OWNER/NAME/FILE.safetensors names another file.",
+    ),
+    "HFValidationError": ("the name must be one that the hub allows", "hf:OWNER/NAME, hf:timm/resnet50.a1_in1k say."),
+}
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A safetensors file, with what is known of it.
+
+    Attributes:
+        text: what the user wrote.
+        path: the file.
+        revision: the commit of the hub's repository; None for a file here.
+        sha256: of the file, in hexadecimal.
+        config: what its config.json says, untrusted; empty without one.
+    """
+
+    text: str
+    path: Path
+    revision: str | None
+    sha256: str
+    config: Mapping[str, Any]
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """What a model that is trained from it remembers, plain data."""
+        found = {"name": self.text, "file": self.path.name, "revision": self.revision, "sha256": self.sha256}
+        licence = self.config.get("license")
+        return found | ({"license": licence} if isinstance(licence, str) else {})
+
+    @property
+    def offers(self) -> dict[str, Any]:
+        """The arguments of a network that the config says: input_shape, classes, class_names."""
+        shape, classes, names = self.config.get("input_size"), self.config.get("num_classes"), self._class_names
+        found: dict[str, Any] = {}
+        if shape is not None:
+            self._check("input_size", shape, _are_numbers(shape, int, 3))
+            found["input_shape"] = tuple(shape)
+        if classes:  # 0 is a network without its last layer.
+            self._check("num_classes", classes, _are_numbers([classes], int, 1))
+            found["classes"] = classes
+            found |= {"class_names": names} if len(names) == classes else {}
+        return found
+
+    @property
+    def normalization(self) -> tuple[list[float], list[float]] | None:
+        """What to subtract from samples from 0 to 255, and to divide by; None if the config does not say it."""
+        mean, deviation = self.config.get("mean"), self.config.get("std")
+        if mean is None or deviation is None:
+            return None
+        self._check("mean", mean, isinstance(mean, list) and all(map(_is_number, mean)))
+        self._check("std", deviation, _are_numbers(deviation, float, len(mean)))
+        return [255.0 * value for value in mean], [255.0 * value for value in deviation]
+
+    @property
+    def _class_names(self) -> tuple[str, ...]:
+        names = self.config.get("label_names") or ()
+        self._check(
+            "label_names", names, isinstance(names, list | tuple) and all(isinstance(one, str) for one in names)
+        )
+        return tuple(names)
+
+    def _check(self, name: str, value: object, holds: bool) -> None:
+        if not holds:
+            rule = f"{name} in its {_CONFIG} must be what timm writes there"
+            raise FileError(self.text, rule, **{name: ascii(value)[:80]}, hint="a path names the weights alone.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _are_numbers(values: object, kind: type, count: int) -> bool:
+    """Return True for so many numbers above 0, whole ones if ``kind`` is int."""
+    if not isinstance(values, list) or len(values) != count:
+        return False
+    return all(_is_number(value) and value > 0 and (kind is float or isinstance(value, int)) for value in values)
+
+
+def find(text: str) -> Pretrained:
+    """The file that ``text`` names: ``hf:OWNER/NAME``, also with ``/FILE.safetensors`` and ``@REVISION``; or a path.
+
+    Raises:
+        FileError: there is no such file or repository, it cannot be fetched, is damaged, or a pickle.
+        OptionError: the name is none, or the package huggingface_hub is missing.
+    """
+    text = atomic.subject_of(text)
+    path: Path
+    revision: str | None
+    said: Path | None
+    if not text.startswith("hf:"):
+        path, revision = Path(text).expanduser(), None
+        beside = path.with_name(_CONFIG)
+        said = beside if beside.is_file() else None
+    else:
+        path, revision, said = _fetched(text)
+    check_beginning(path)
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+    kept_as = path.resolve().name  # The cache calls a large file by its checksum.
+    if re.fullmatch("[0-9a-f]{64}", kept_as) and kept_as != digest.hexdigest():
+        rule, hint = (
+            "the file in the cache must be what the hub has (SHA-256)",
+            f"remove {path.resolve()}: it is damaged.",
+        )
+        raise FileError(text, rule, wanted=kept_as, found=digest.hexdigest(), hint=hint)
+    return Pretrained(text, path, revision, digest.hexdigest(), {} if said is None else _config(text, said))
+
+
+def _fetched(text: str) -> tuple[Path, str, Path | None]:
+    """The file of the hub, the commit that it is of, and its config.json if there is one."""
+    match = _NAME.fullmatch(text)
+    if match is None:
+        raise OptionError("pretrained", "it must be hf:OWNER/NAME, or a path of a .safetensors file", received=text)
+    name = match["file"] or _WEIGHTS
+    if not name.endswith(".safetensors"):
+        rule = "weights are read from .safetensors files alone: pickles can run any code"
+        raise FileError(text, rule, file=name)
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        failures = importlib.import_module("huggingface_hub.errors")
+    except ImportError as error:
+        rule = "names of the hub need the package huggingface_hub"
+        raise OptionError(text, rule, cause=error, hint=extra("hub")) from error
+    repository = match["repository"]
+    try:
+        path = Path(hub.hf_hub_download(repository, name, revision=match["revision"]))
+        revision = path.parts[len(path.parts) - len(Path(name).parts) - 1]
+        try:
+            return path, revision, Path(hub.hf_hub_download(repository, _CONFIG, revision=revision))
+        except failures.EntryNotFoundError as error:
+            # Without a network the cache may still know that there is none.
+            is_known = hub.try_to_load_from_cache(repository, _CONFIG, revision=revision) is not None
+            if isinstance(error, failures.LocalEntryNotFoundError) and not is_known:
+                raise
+            return path, revision, None
+    except (OSError, ValueError, RuntimeError, failures.EntryNotFoundError) as error:
+        known = (kind for kind in _FAILURES if isinstance(error, getattr(failures, kind)))
+        rule, hint = _FAILURES.get(next(known, ""), ("the file must be one that the hub gives", None))
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise FileError(text, rule, reason=reason, hint=hint) from error
+
+
+def _config(text: str, path: Path) -> dict[str, Any]:
+    """What a config.json says of samples and classes, as timm reads it."""
+    try:
+        with path.open("rb") as file:
+            said = json.loads(file.read(1 << 24))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileError(text, f"its {_CONFIG} must be JSON", reason=error) from error
+    inner = said.get("pretrained_cfg", said) if isinstance(said, dict) else None
+    if not isinstance(inner, dict):
+        raise FileError(text, f"its {_CONFIG} must be an object, and so must pretrained_cfg in it")
+    return inner | {name: said[name] for name in ("num_classes", "label_names") if name in said}
+
+
+def note_missing(found: Pretrained) -> None:
+    """Warns where nothing says how samples are normalised."""
+    if found.normalization is None:
+        rule = f"without {_CONFIG} nothing says how samples are to be normalised, so they are not"
+        warn(found.text, rule, hint="model.set_normalization(mean, deviation); on the command line the data say it.")
