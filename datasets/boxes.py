@@ -81,6 +81,8 @@ def reader_of(path: Path) -> Callable[[Path, Reading], Dataset] | None:
     """Return what reads a file or folder of boxes; None if it is none."""
     if not path.is_dir():
         return _reader(_coco) if path.suffix.lower() in BOX_SUFFIXES else None
+    if any(path.glob("[Mm]asks")) or any(path.glob("*/[Mm]asks")):
+        return None  # A class for each position says more.
     for patterns, find in ((_COCO, _coco), (_YOLO, _yolo), (_VOC, _voc)):
         if any(next(path.glob(pattern), None) for pattern in patterns):
             return _reader(find)

@@ -17,6 +17,7 @@ from blobnet.data.labels import prepare_labels
 from blobnet.data.samples import samples_for
 from blobnet.datasets.source import runs
 from blobnet.device.device import Device
+from blobnet.errors import OptionError
 from blobnet.inspection.network_inputs import network_inputs
 from blobnet.losses import Loss
 from blobnet.losses.base import IGNORED
@@ -86,6 +87,15 @@ class Mistakes:
         return text.getvalue()
 
 
+def _judged(model: Model, given: Loss | str | None) -> Loss:
+    """The loss of a model, of classes or targets."""
+    (loss,) = losses_for(model.graph, given, model.loss)
+    if loss.takes_boxes:
+        rule, hint = "the loss must be one of classes or targets", "blobnet predict --boxes DIR draws what is found."
+        raise OptionError("mistakes", rule, loss=loss, hint=hint)
+    return loss
+
+
 def worst_mistakes(  # noqa: PLR0913
     model: Model,
     x: Any,
@@ -118,11 +128,11 @@ def worst_mistakes(  # noqa: PLR0913
         precision: as for Model.predict.
 
     Raises:
-        OptionError: it is no Model.
+        OptionError: it is no Model, or its loss is one of boxes.
         DataError, ShapeError: samples or labels that cannot be used.
     """
     check_model(model, "mistakes")
-    (loss,) = losses_for(model.graph, loss, model.loss)
+    loss = _judged(model, loss)
     check_count("mistakes", "count", count)
     batch_size = check_count("mistakes", "batch_size", batch_size)
     opened = model.device_for(device)

@@ -50,6 +50,13 @@ def test_what_does_not_fit(run, tmp_path: Path, arguments: list[str], said: str)
     assert said in failed.err
 
 
+def test_there_are_no_mistakes_of_boxes(run, boxes: bn.Model) -> None:
+    failed = run("evaluate", "boxes.h5", "--dataset", "scenes/coco.json", "--image-size", 32, "--mistakes", "m.csv")
+    assert failed.status == 1
+    assert "mistakes: the loss must be one of classes or targets" in failed.err
+    assert "Hint: blobnet predict --boxes DIR draws what is found." in failed.err
+
+
 def test_classes_are_no_boxes(run) -> None:
     failed = run("train", "lenet5", "--dataset", "digits", "--loss", "center-net", "--output", "boxes.h5")
     assert failed.status == 1
