@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from blobnet.implementations import blocks, dense_tiled, fourier, tensor, tiled, winograd
+from blobnet.implementations import blocks, cells, dense_tiled, fourier, tensor, tiled, winograd
+from blobnet.implementations.cells import CellTile
 from blobnet.implementations.tensor import WarpTile
 from blobnet.implementations.tile import Tile
 
@@ -15,6 +16,8 @@ SMALL = Tile(32, 32, 8, 4, 4, speed=1)
 #: Of tensor cores.
 SMALL_WARP = WarpTile(32, 32, 16, 16, 32, 2, speed=1)
 SMALL_WARP_WEIGHTS = WarpTile(32, 32, 32, 16, 32, 2, speed=1)
+#: Of tensor cores that take cells.
+SMALL_CELLS = CellTile(32, 64, 2, 32, 1, speed=1)
 #: For what takes minutes with these.
 LEAST = Tile(8, 16, 8, 4, 4, speed=1)
 
@@ -27,6 +30,7 @@ def take_small_tiles(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fourier, "_TILES", ())
     patch.setattr(blocks, "TILES", (SMALL,))
     patch.setattr(dense_tiled, "TILES", (SMALL,))
+    patch.setattr(cells, "TILES", (SMALL_CELLS,))
     patch.setattr(tensor, "TILES", (SMALL_WARP,))
     patch.setattr(tensor, "WEIGHT_TILES", (SMALL_WARP_WEIGHTS,))
 

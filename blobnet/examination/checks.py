@@ -187,7 +187,7 @@ def checks_of_implementations(tuning: Tuning, times: int, seed: int) -> list[Che
     plain_tuning = replace(tuning, choices=TunedChoices())
     lanes = tuning.model.is_simt
     own = [
-        item for item in IMPLEMENTATIONS.values() if item.lanes in (None, lanes) and item.precision == tuning.precision
+        item for item in IMPLEMENTATIONS.values() if item.lanes in (None, lanes) and tuning.precision in item.precisions
     ]
     wanted = {key for item in own for key in itertools.product(item.families, item.variants, item.directions)}
     in_vain = 0

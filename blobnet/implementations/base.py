@@ -31,7 +31,7 @@ class Implementation(ABC):
         lanes: the devices that it is for: those whose work-items are lanes (GPUs), those whose are not, None: all.
         variants: of its ways: as a rule one, with the file's name.
         kernels: the pattern of its kernels' names.
-        precision: what its products round their factors to, one of PRECISIONS.
+        precisions: what its products may round their factors to: it is for those who asked for one of them.
         is_last_resort: whether it is chosen without tuning only where there is no other.
         slower: directions in which compiled kernels were measured to be faster, where a program has these anyway.
         is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
@@ -43,7 +43,7 @@ class Implementation(ABC):
     lanes: ClassVar[bool | None]
     variants: ClassVar[tuple[str, ...]]
     kernels: ClassVar[str] = "{family}/{direction}_{variant}"
-    precision: ClassVar[str] = "fp32"
+    precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     is_last_resort: ClassVar[bool] = False
     slower: ClassVar[tuple[str, ...]] = ()
     is_guess: bool = False
@@ -90,6 +90,12 @@ class Implementation(ABC):
         """The variant, which is its own among the candidates of a task."""
         variant, suffix = self._name
         return Variant(variant or self.variants[0], f"{self.tile}{suffix}")
+
+    @property
+    def precision(self) -> str:
+        """What its products round their factors to."""
+        asked = self.operation.tuning.precision
+        return asked if asked in self.precisions else self.precisions[0]
 
     @classmethod
     def tunables(cls, operation: Operation) -> dict[str, int]:

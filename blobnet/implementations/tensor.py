@@ -51,12 +51,12 @@ WEIGHT_TILES = (
 
 
 class Tensor(Tiled):
-    """Products of matrices on tensor cores, for those who asked for tf32; in splits as ``tiled``.
+    """Products of matrices on tensor cores, for those who asked for tf32, or bfloat16; in splits as ``tiled``.
 
     The packed weights lie in the order of tensor cores (kernels/convolution/pack_weight_tensor.cl).
     """
 
-    precision = "tf32"
+    precisions = ("tf32", "bf16")
     slower = ()
     packer = "convolution/pack_weight_tensor"
     takes_rows = False
@@ -64,7 +64,7 @@ class Tensor(Tiled):
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
         tiles = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES
-        return tiles if operation.tuning.precision == cls.precision else ()
+        return tiles if operation.tuning.precision in cls.precisions else ()
 
     def row(self, phase: Phase) -> int:
         # A row as long as the source's makes neighbours of neighbours in memory, which copies need to be fast.

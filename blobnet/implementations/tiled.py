@@ -11,7 +11,7 @@ from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import powers_of_two
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, tiles_for
-from blobnet.launch.kernel_call import GlobalSize, KernelCall, cell_work, elementwise_work, group_size, rounded_up
+from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, cell_work, elementwise_work, group_size, rounded_up
 from blobnet.launch.kernel_source import Macro
 from blobnet.memory.blob import FLOAT32, Shape
 from blobnet.memory.windows import Pair
@@ -162,7 +162,16 @@ class Tiled(Implementation):
             return {"CHEAP_ADDRESSES": 1}
         return {"CHEAP_ADDRESSES": 2 if tap_row % tile.depth == 0 and tap_row <= most else 0}
 
+    @property
+    def packing_items(self) -> int:
+        """Work-items that pack the weights."""
+        return self.operation.groups * (self.depth_rows + self.zero_rows) * self.unit_columns
+
     # -- forward and backward data: packs the weights, and multiplies them with the source, phase by phase ------------
+
+    def facts(self, phase: Phase) -> dict[str, Array | Macro]:
+        """What the kernel takes besides, to make a phase."""
+        return {**self.addresses(phase), "ROW_POSITIONS": self.row(phase)}
 
     def row(self, phase: Phase) -> int:
         """Positions from one row of results to the next; sums of those beyond the width are not stored."""
@@ -201,7 +210,7 @@ class Tiled(Implementation):
             others.append(operation.call(kernel, *work, label, PARTIALS=arrays["PARTIALS"], **macros))
             operation = operation.plain
         for phase in self.phases(operation):
-            facts = {**phase.macros, **macros, **self.addresses(phase), "ROW_POSITIONS": self.row(phase)}
+            facts = {**phase.macros, **macros, **self.facts(phase)}
             if phase.taps or splits > 1:
                 width, positions = tile.count(self.units, 1) * tile.items, self.positions(phase)
                 size = GlobalSize(width, operation.groups, splits, positions=positions, tile=tile.columns)
@@ -213,7 +222,7 @@ class Tiled(Implementation):
                 others.append(operation.call("convolution/clear_phase", *work, **facts))
         if not products or self.in_place:
             return [*products, *others]
-        items = operation.groups * (self.depth_rows + self.zero_rows) * self.unit_columns
-        size, local = GlobalSize(items, per_sample=False), group_size(operation.tuning.model)
-        facts, label = {**self.phases(operation)[0].macros, **macros}, f"{operation.label}: pack"
+        size, local = GlobalSize(self.packing_items, per_sample=False), group_size(operation.tuning.model)
+        phase = self.phases(operation)[0]
+        facts, label = {**phase.macros, **macros, **self.facts(phase)}, f"{operation.label}: pack"
         return [operation.call(self.packer, size, local, label, PACKED=packed, **facts), *products, *others]

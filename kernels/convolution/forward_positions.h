@@ -5,6 +5,7 @@
  */
 #include "place.h"
 
+#ifdef SOURCE_COLUMN
 /* The input at this work-item's columns. */
 INLINE void find_columns(PLACE_OF(input_t) columns[SOURCE_COLUMNS], READ_BLOB(input), const int count)
 {
@@ -12,13 +13,14 @@ INLINE void find_columns(PLACE_OF(input_t) columns[SOURCE_COLUMNS], READ_BLOB(in
     for (int j = 0; j < SOURCE_COLUMNS; j++) {
         /* Positions past the last one repeat it; their sums are not stored. */
         const int p = min(FIRST_POSITION + SOURCE_COLUMN(j), count * POSITIONS - SOURCE_RUN);
-        const int y = p % POSITIONS / ROW_POSITIONS;
-        const int x = p % POSITIONS % ROW_POSITIONS;
+        const int y = POSITION_Y(p);
+        const int x = POSITION_X(p);
         columns[j] =
             PLACE(input_t, input,
                   BLOB_INDEX(INPUT, p / POSITIONS, GROUP * GROUP_INPUT_UNITS, y * STRIDE_Y, x * STRIDE_X));
     }
 }
+#endif
 
 /*
  * What a pass adds to its sums is loaded ahead of the barriers: of all passes at once, where registers suffice.
@@ -34,8 +36,8 @@ INLINE void find_columns(PLACE_OF(input_t) columns[SOURCE_COLUMNS], READ_BLOB(in
     _Pragma("unroll")                                                                               \
     for (int j = 0; j < STAGED_COLUMNS; j++) {                                                      \
         const int p = min((int)(FIRST_POSITION + STAGED_COLUMN(j)), count * POSITIONS - 1);         \
-        const int y = p % POSITIONS / ROW_POSITIONS;                                                \
-        const int x = min(p % POSITIONS % ROW_POSITIONS, OUTPUT_UNIT_WIDTH - 1);                    \
+        const int y = min(POSITION_Y(p), OUTPUT_UNIT_HEIGHT - 1);                                   \
+        const int x = min(POSITION_X(p), OUTPUT_UNIT_WIDTH - 1);                                    \
         _Pragma("unroll")                                                                           \
         for (int i = 0; i < STAGED_ROWS; i++) {                                                     \
             terms[pass][j][i] = CELL_TERM(p / POSITIONS, EXISTING(STAGED_UNIT(pass, i)), y, x);     \
@@ -72,14 +74,14 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE
 #pragma unroll
         for (int j = 0; j < STAGED_COLUMNS; j++) {
             const int p = FIRST_POSITION + STAGED_COLUMN(j);
-            const int y = p % POSITIONS / ROW_POSITIONS;
-            const int x = p % POSITIONS % ROW_POSITIONS;
+            const int y = POSITION_Y(p);
+            const int x = POSITION_X(p);
             __global SUM_TYPE(output) *to =
                 SUM_AT(OUTPUT, output, count, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS, y, x);
 #pragma unroll
             for (int i = 0; i < STAGED_ROWS; i++) {
                 const int unit = FIRST_UNIT + STAGED_UNIT(pass, i);
-                if (p < count * POSITIONS && x < OUTPUT_UNIT_WIDTH && unit < GROUP_OUTPUT_UNITS) {
+                if (p < count * POSITIONS && IS_RESULT(y, x) && unit < GROUP_OUTPUT_UNITS) {
                     real_t value =
                         BIASED(staged[STAGED_AT(i, j)], biases[i], GROUP * GROUP_OUTPUT_UNITS + unit);
 #if HAS_CELL_TERM

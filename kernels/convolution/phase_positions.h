@@ -15,6 +15,7 @@
 #define IN_PLANE(y, x) true
 #endif
 
+#ifdef SOURCE_COLUMN
 /* The delta at this work-item's columns. */
 INLINE void find_columns(PLACE_OF(output_delta_t) columns[SOURCE_COLUMNS], READ_BLOB(output_delta),
                          const int count)
@@ -25,9 +26,10 @@ INLINE void find_columns(PLACE_OF(output_delta_t) columns[SOURCE_COLUMNS], READ_
         const int p = min(FIRST_POSITION + SOURCE_COLUMN(j), count * POSITIONS - SOURCE_RUN);
         columns[j] = PLACE(output_delta_t, output_delta,
                            BLOB_INDEX(OUTPUT_DELTA, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS,
-                                      p % POSITIONS / ROW_POSITIONS, p % POSITIONS % ROW_POSITIONS));
+                                      POSITION_Y(p), POSITION_X(p)));
     }
 }
+#endif
 
 /* input_delta = sums, or +=, or partials = sums. */
 INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t, partials),
@@ -39,8 +41,8 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t,
 #pragma unroll
         for (int j = 0; j < STAGED_COLUMNS; j++) {
             const int p = FIRST_POSITION + STAGED_COLUMN(j);
-            const int y = p % POSITIONS / ROW_POSITIONS;
-            const int x = p % POSITIONS % ROW_POSITIONS;
+            const int y = POSITION_Y(p);
+            const int x = POSITION_X(p);
             __global SUM_TYPE(input_delta) *to =
                 SUM_AT(INPUT_DELTA, input_delta, count, p / POSITIONS, GROUP * GROUP_INPUT_UNITS,
                        y * STRIDE_Y + PHASE_Y, x * STRIDE_X + PHASE_X);
@@ -50,7 +52,7 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t,
                 const int unit = row / (BESIDE_Y * BESIDE_X);
                 const int cell_y = row / BESIDE_X % BESIDE_Y;
                 const int cell_x = row % BESIDE_X;
-                if (p < count * POSITIONS && x < RESULT_WIDTH && unit < GROUP_INPUT_UNITS
+                if (p < count * POSITIONS && IS_RESULT(y, x) && unit < GROUP_INPUT_UNITS
                     && IN_PLANE(y * STRIDE_Y + PHASE_Y + cell_y, x * STRIDE_X + PHASE_X + cell_x)) {
                     PUT(staged[STAGED_AT(i, j)],
                         to + unit * SUM_PLANE(INPUT_DELTA) + cell_y * SUM_PITCH(INPUT_DELTA) + cell_x);

@@ -1,0 +1,63 @@
+/*
+ * Convolution, backward, delta of the input, on tensor cores that take cells: one phase of a convolution of any stride, as
+ * in backward_data_tensor.cl, as a product of the delta's cells and packed weights (convolution/cell_product.h).
+ *
+ * Blobs:
+ *   INPUT_DELTA update
+ * Arrays:
+ *   CELLS  read   the output's delta, see pack_cells.cl
+ *   PACKED read   weights, see pack_weight_cells.cl
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   GROUP_INPUT_UNITS
+ *   GROUPS
+ *   FILTER_HEIGHT
+ *   FILTER_WIDTH
+ *   STRIDE_Y
+ *   STRIDE_X
+ *   PHASE_Y
+ *   PHASE_X
+ *   BESIDE_Y          1: see phase_positions.h
+ *   BESIDE_X
+ *   ACCUMULATE        1: add to INPUT_DELTA
+ *   CELL              8 for bfloat16, 4 for tf32
+ *   DEPTH_STEPS       blocks of the depth
+ *   DEPTH_CELLS       cells of a block
+ *   UNIT_COLUMNS      units of PACKED
+ *   SAMPLE_POSITIONS  positions of a sample, zeros included
+ *   ROW_POSITIONS     positions of a row
+ *   ALL_POSITIONS     positions of CELLS
+ *   LEAD              those before the first sample
+ *   RUNS              runs of a block
+ *   SPAN              positions of a run beyond a tile's
+ *   FIRST_SHIFT       from a position to the first that its taps read
+ *   TAP_TABLE         run, shift and number of each tap
+ *   TILE_UNITS        units a work-group
+ *   TILE_COLUMNS      positions a work-group
+ *   STAGES            taps whose weights lie in local memory
+ *   RUN_STAGES        runs that do
+ * Global:
+ *   width   work-items a tile of positions * blocks of input units
+ *   height  groups
+ *   units   SPLITS
+ */
+#include "blob.h"
+#include "put.h"
+#include "convolution/splits.h"
+#define RESULT_HEIGHT ((INPUT_DELTA_UNIT_HEIGHT - PHASE_Y + STRIDE_Y - 1) / STRIDE_Y)
+#define RESULT_WIDTH ((INPUT_DELTA_UNIT_WIDTH - PHASE_X + STRIDE_X - 1) / STRIDE_X)
+#include "convolution/cell_product.h"
+#include "convolution/phase_positions.h"
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+convolution_backward_data_cells(WRITE_BLOB(input_delta), READ_ARRAY(real_t, cells),
+                                READ_ARRAY(real_t, packed), WRITE_ARRAY(real_t, partials), const int count)
+{
+    __local cell_t memory[LOCAL_CELLS] __attribute__((aligned(128)));
+    __local signal_t signals[RUN_STAGES + STAGES];
+    sums_t sums;
+    accumulate_tiles(sums, ARRAY(cells), ARRAY(packed), memory, signals);
+    store_sums(sums, input_delta, input_delta_unit_offset, partials_array, partials_offset,
+               (__local real_t *)memory, count);
+}

@@ -1,0 +1,57 @@
+/*
+ * Convolution, forward, any stride, on tensor cores that take cells: output = epilogue(sum over input units and taps of
+ * weight * input), as a product of the input's cells and packed weights (convolution/cell_product.h).
+ *
+ * Blobs:
+ *   OUTPUT write
+ * Arrays:
+ *   CELLS  read   the input, see pack_cells.cl
+ *   PACKED read   weights, see pack_weight_cells.cl
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   GROUP_OUTPUT_UNITS
+ *   GROUPS
+ *   FILTER_HEIGHT
+ *   FILTER_WIDTH
+ *   CELL              8 for bfloat16, 4 for tf32
+ *   DEPTH_STEPS       blocks of the depth
+ *   DEPTH_CELLS       cells of a block
+ *   UNIT_COLUMNS      units of PACKED
+ *   SAMPLE_POSITIONS  positions of a sample, zeros included
+ *   ROW_POSITIONS     positions of a row
+ *   ALL_POSITIONS     positions of CELLS
+ *   LEAD              those before the first sample
+ *   RUNS              runs of a block
+ *   SPAN              positions of a run beyond a tile's
+ *   FIRST_SHIFT       from a position to the first that its taps read
+ *   TAP_TABLE         run, shift and number of each tap
+ *   TILE_UNITS        units a work-group
+ *   TILE_COLUMNS      positions a work-group
+ *   STAGES            taps whose weights lie in local memory
+ *   RUN_STAGES        runs that do
+ * Global:
+ *   width   work-items a tile of positions * blocks of output units
+ *   height  groups
+ *   units   SPLITS
+ */
+#include "blob.h"
+#include "convolution/epilogue.h"
+#include "convolution/splits.h"
+#define RESULT_HEIGHT OUTPUT_UNIT_HEIGHT
+#define RESULT_WIDTH OUTPUT_UNIT_WIDTH
+#include "convolution/cell_product.h"
+#include "convolution/forward_positions.h"
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+convolution_forward_cells(WRITE_BLOB(output), EPILOGUE_BLOBS, READ_ARRAY(real_t, cells),
+                          READ_ARRAY(real_t, packed), EPILOGUE_ARRAYS, WRITE_ARRAY(real_t, partials),
+                          const int count)
+{
+    __local cell_t memory[LOCAL_CELLS] __attribute__((aligned(128)));
+    __local signal_t signals[RUN_STAGES + STAGES];
+    sums_t sums;
+    accumulate_tiles(sums, ARRAY(cells), ARRAY(packed), memory, signals);
+    store_sums(sums, output, output_unit_offset, EPILOGUE_ARGUMENTS, partials_array, partials_offset,
+               (__local real_t *)memory, count);
+}

@@ -1,0 +1,204 @@
+/*
+ * Tensor cores of NVIDIA GPUs of compute capability 9.0, whose factors lie in local memory: instructions that NVIDIA's
+ * OpenCL compiler does not know. They stand in its assembly as comments, which blobnet/device/splice.py makes
+ * instructions. The same in plain OpenCL C, slowly, for tests on other devices.
+ *
+ * A *cell* is 16 bytes: CELL numbers of one row or column, 8 of bfloat16 or 4 of tf32. A warp group, 128 neighbouring
+ * work-items, multiplies 64 rows x 2 cells (left) with 2 cells x SUM_COLUMNS columns (right). Cells of rows lie side by
+ * side: cell k of row or column i is factor[k * stride + i].
+ *
+ * With g = lane / 4, t = lane % 4 and w = the warp's number in its group, work-item `lane` gets, for j < SUM_COLUMNS / 8,
+ *
+ *     sums   [4j] (16w + g, 8j + 2t)   [4j + 1] (16w + g, 8j + 2t + 1)   [4j + 2], [4j + 3] the same of row 16w + g + 8
+ *
+ * Numbers of tf32 are floats of which the sign, 8 bits of exponent and the first 10 of the fraction count. Sums are fp32.
+ * Products go on in the background:
+ *
+ *     SHOW_FACTORS()                    after writing factors, before the barrier that others wait at
+ *     BEGIN_PRODUCTS()                  after that barrier
+ *     multiply_cells(...)               sums += left * right
+ *     END_PRODUCTS()
+ *     AWAIT_PRODUCTS(MOST)              until all but the last MOST of them are done: their factors may be overwritten
+ *     await_sums(sums)                  until all are done: sums may be read
+ *
+ * Copies of whole cells, which one work-item begins, go on in the background too; a *signal* in local memory says that
+ * they have arrived, to all work-items of the group, which wait for it together.
+ */
+#include "warp.h"
+#define GROUP_WARPS 4
+#define GROUP_ITEMS (GROUP_WARPS * WARP_ITEMS)
+#define LANE_ROW (LANE / 4)
+#define LANE_COLUMN (LANE % 4)
+#define SUM_REGISTERS (SUM_COLUMNS / 2)
+typedef uint4 cell_t;
+
+#ifdef __NV_CL_C_VERSION
+
+#define UNROLL _Pragma("unroll")
+
+/* "+f" for 32 sums, and their names in the assembly. */
+#define SUMS_8(s, i) \
+    "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
+#define SUMS_32(s, i) SUMS_8(s, i), SUMS_8(s, i + 8), SUMS_8(s, i + 16), SUMS_8(s, i + 24)
+#define NAMES_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_32 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_64 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define NAMES_96 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#if SUM_COLUMNS == 64
+#define SUM_NAMES NAMES_0
+#define ALL_SUMS(s) SUMS_32(s, 0)
+#define FACTOR_NAMES "%32, %33"
+#elif SUM_COLUMNS == 128
+#define SUM_NAMES NAMES_0 "," NAMES_32
+#define ALL_SUMS(s) SUMS_32(s, 0), SUMS_32(s, 32)
+#define FACTOR_NAMES "%64, %65"
+#elif SUM_COLUMNS == 256
+#define SUM_NAMES NAMES_0 "," NAMES_32 "," NAMES_64 "," NAMES_96
+#define ALL_SUMS(s) SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96)
+#define FACTOR_NAMES "%128, %129"
+#endif
+#define AS_TEXT(number) #number
+#define TEXT_OF(number) AS_TEXT(number)
+/* With units of both factors behind one another, as here. */
+#if CELL == 8
+#define SHAPE_AND_TYPES "k16.f32.bf16.bf16"
+#define BOTH_AS_THEY_LIE ", 0, 0"
+#define BOTH_TURNED ", 1, 1"
+#else
+#define SHAPE_AND_TYPES "k8.f32.tf32.tf32"
+#define BOTH_AS_THEY_LIE ""
+#endif
+
+/* An instruction of compute capability 9.0: see blobnet/device/splice.py. */
+#define INSTRUCTION(text) "//sm_90a " text ";"
+
+#define SHOW_FACTORS() __asm__ volatile("fence.proxy.async;" : : : "memory")
+#define BEGIN_PRODUCTS() __asm__ volatile(INSTRUCTION("wgmma.fence.sync.aligned") : : : "memory")
+#define END_PRODUCTS() __asm__ volatile(INSTRUCTION("wgmma.commit_group.sync.aligned") : : : "memory")
+#define AWAIT_PRODUCTS(MOST) \
+    __asm__ volatile(INSTRUCTION("wgmma.wait_group.sync.aligned " TEXT_OF(MOST)) : : : "memory")
+
+/* Where a factor lies: its address, how far it is to the next cells, and to the next eight rows or columns, in bytes. */
+INLINE ulong place_of_cells(__local const cell_t *cells, const uint leading, const uint stride)
+{
+    return (((uint)(size_t)cells & 0x3FFFF) >> 4) | (ulong)(leading >> 4) << 16 | (ulong)(stride >> 4) << 32;
+}
+
+#define MULTIPLY_CELLS(sums, left, right, TURNED)                                                         \
+    __asm__ volatile(INSTRUCTION("wgmma.mma_async.sync.aligned.m64n" TEXT_OF(SUM_COLUMNS) SHAPE_AND_TYPES \
+                                 " {" SUM_NAMES "}, " FACTOR_NAMES ", 1, 1, 1" TURNED)                    \
+                     : ALL_SUMS(sums)                                                                     \
+                     : "l"(left), "l"(right)                                                              \
+                     : "memory")
+
+INLINE void multiply_cells(real_t sums[SUM_REGISTERS], __local const cell_t *left, const uint left_stride,
+                           __local const cell_t *right, const uint right_stride)
+{
+    const ulong left_place = place_of_cells(left, left_stride * 16, 128);
+    const ulong right_place = place_of_cells(right, right_stride * 16, 128);
+    MULTIPLY_CELLS(sums, left_place, right_place, BOTH_AS_THEY_LIE);
+}
+
+INLINE void await_sums(real_t sums[SUM_REGISTERS])
+{
+    __asm__ volatile(INSTRUCTION("wgmma.wait_group.sync.aligned 0") : ALL_SUMS(sums) : : "memory");
+}
+
+typedef ulong signal_t;
+
+INLINE void init_signal(__local signal_t *signal)
+{
+    __asm__ volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"((uint)(size_t)signal) : "memory");
+}
+
+/* After signals are there, before the barrier that others wait at. */
+#define SHOW_SIGNALS() \
+    __asm__ volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async;" : : : "memory")
+
+/* Has a signal wait for the copies of so many cells, which follow. */
+INLINE void expect_cells(__local signal_t *signal, const uint count)
+{
+    __asm__ volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                     :
+                     : "r"((uint)(size_t)signal), "r"(count * 16)
+                     : "memory");
+}
+
+/* Begins to copy cells that lie side by side. */
+INLINE void copy_cells(__local cell_t *to, __global const cell_t *from, const uint count,
+                       __local signal_t *signal)
+{
+    __asm__ volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+        :
+        : "r"((uint)(size_t)to), "l"(from), "r"(count * 16), "r"((uint)(size_t)signal)
+        : "memory");
+}
+
+/* Waits until a signal has filled `turn` + 1 times. */
+INLINE void await_signal(__local signal_t *signal, const uint turn)
+{
+    __asm__ volatile("{\n"
+                     ".reg .pred done;\n"
+                     "AGAIN:\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                     "@!done bra AGAIN;\n"
+                     "}"
+                     :
+                     : "r"((uint)(size_t)signal), "r"(turn % 2)
+                     : "memory");
+}
+
+#else
+
+/* NOTE: unrolled, such loops take drivers for CPUs many seconds to build. */
+#define UNROLL
+
+/* The work-item that copies does so at once: others see it after the barrier at which they wait. */
+typedef int signal_t;
+#define init_signal(signal)
+#define SHOW_SIGNALS()
+#define expect_cells(signal, count)
+#define await_signal(signal, turn) barrier(CLK_LOCAL_MEM_FENCE)
+
+INLINE void copy_cells(__local cell_t *to, __global const cell_t *from, const uint count,
+                       __local signal_t *signal)
+{
+    for (uint i = 0; i < count; i++) {
+        to[i] = from[i];
+    }
+}
+
+#define SHOW_FACTORS()
+#define BEGIN_PRODUCTS()
+#define END_PRODUCTS()
+#define AWAIT_PRODUCTS(MOST)
+
+/* The sum of the products of two cells' numbers. */
+INLINE float cell_product(const cell_t left, const cell_t right)
+{
+#if CELL == 8
+    const float4 low = as_float4(left << 16) * as_float4(right << 16);
+    const float4 sums = low + as_float4(left & 0xFFFF0000u) * as_float4(right & 0xFFFF0000u);
+#else
+    const float4 sums = as_float4(left & ~0x1FFFu) * as_float4(right & ~0x1FFFu);
+#endif
+    return sums.s0 + sums.s1 + sums.s2 + sums.s3;
+}
+
+INLINE void multiply_cells(real_t sums[SUM_REGISTERS], __local const cell_t *left, const uint left_stride,
+                           __local const cell_t *right, const uint right_stride)
+{
+    for (int i = 0; i < SUM_REGISTERS; i++) {
+        const int row = WARP % GROUP_WARPS * 16 + LANE_ROW + i / 2 % 2 * 8;
+        const int column = i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
+        sums[i] += cell_product(left[row], right[column])
+                   + cell_product(left[left_stride + row], right[right_stride + column]);
+    }
+}
+
+INLINE void await_sums(real_t sums[SUM_REGISTERS])
+{
+}
+
+#endif
