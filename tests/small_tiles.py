@@ -17,7 +17,7 @@ SMALL = Tile(32, 32, 8, 4, 4, speed=1)
 SMALL_WARP = WarpTile(32, 32, 16, 16, 32, 2, speed=1)
 SMALL_WARP_WEIGHTS = WarpTile(32, 32, 32, 16, 32, 2, speed=1)
 #: Of tensor cores that take cells.
-SMALL_CELLS = CellTile(32, 64, 2, 32, 1, speed=1)
+SMALL_CELLS = CellTile(64, 64, 2, 64, 1, speed=1)
 #: For what takes minutes with these.
 LEAST = Tile(8, 16, 8, 4, 4, speed=1)
 

@@ -19,7 +19,7 @@ from blobnet.device.device import Device
 from blobnet.device.discovery import choose
 from blobnet.errors import FileError, OptionError, near_matches
 from blobnet.files.atomic import check_writable
-from blobnet.memory.blob import Padding, storage_type
+from blobnet.memory.blob import Padding
 from blobnet.model import Model
 from blobnet.support.formatting import format_bytes
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
@@ -72,7 +72,8 @@ def prepare(options: argparse.Namespace) -> None:
         options.beside = beside_the_tests("single_layers", f"bench {options.what}")
         options.cases = options.beside.find_cases(options)
     device = options.opened = Device(choose(options.device)).at(options.precision)
-    device.padding, device.storage = Padding(align=options.align), storage_type(options.storage)
+    device = device.at(device.precision, options.storage)
+    device.padding = Padding(align=options.align)
     options.samples = options.batch_size or BATCH_SIZES[device.is_host]
     if options.what in _NETWORKS:
         network.check(device, options.model, options.samples)

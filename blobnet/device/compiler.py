@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blobnet.device import opencl
+from blobnet.device import opencl, splice
 from blobnet.device.builtins import WITHOUT_HEADER, declared
 from blobnet.device.bundle import bundled
 from blobnet.device.discovery import AMPERE, DeviceInfo
@@ -165,7 +165,11 @@ class Compiler:
             with contextlib.suppress(cl.Error, RuntimeError):  # What is wrong is said of the source itself.
                 options = [*self.options, WITHOUT_HEADER]
                 return cl.Program(self._context, short).build(options=options, cache_dir=_NO_CACHE)
-        return cl.Program(self._context, source).build(options=self.options, cache_dir=_NO_CACHE)
+        program = cl.Program(self._context, source).build(options=self.options, cache_dir=_NO_CACHE)
+        if self.info.model.capability is None or splice.MARK not in source:
+            return program
+        text = splice.spliced(program.get_info(cl.program_info.BINARIES)[0])
+        return cl.Program(self._context, [self.info.handle], [text]).build(cache_dir=_NO_CACHE)
 
     def load(self, digest: str) -> cl.Program | None:
         """Return a program that was built before; None if its binary is not kept, or not taken."""

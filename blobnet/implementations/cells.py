@@ -68,7 +68,10 @@ class _Taps:
 
     @classmethod
     def of(cls, axes: Sequence[PhaseAxis], source: int) -> _Taps:
-        ways = [[divmod(axis.shift + tap * axis.shift_step, axis.stride)[::-1] for tap in range(axis.count)] for axis in axes]
+        ways = [
+            [divmod(axis.shift + tap * axis.shift_step, axis.stride)[::-1] for tap in range(axis.count)]
+            for axis in axes
+        ]
         shifts = [shift for taps in ways for _, shift in taps] or [0]
         data = -(-source // axes[0].stride)
         reach = max(axis.size for axis in axes) + max(0, *shifts)
