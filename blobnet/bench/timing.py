@@ -152,8 +152,8 @@ def filled_executor(
     executor = Executor(device, plan, {name: device.memory.allocate(size) for name, size in sizes.items()}, debug=debug)
     executor.write_array("parameters", plan.request.parameters.pack(_weights(plan.request.graph.named_parameters)))
     for blob in {blob.storage: blob for blob in [*plan.outputs.values(), *plan.deltas.values()]}.values():
-        memory = np.zeros(plan.batch_size * blob.layout.memory_elements, blob.type.name)
+        memory = np.zeros(plan.batch_size * blob.layout.memory_elements, blob.type.dtype)
         data = blob.layout.data(memory, plan.batch_size)
-        data[...] = values_like(data.size).reshape(data.shape)
+        data[...] = blob.type.encode(values_like(data.size)).reshape(data.shape)
         device.memory.write(executor.buffers[plan.placed[blob.storage]], memory)
     return executor
