@@ -17,6 +17,8 @@
  *     SHOW_FACTORS()                    after writing factors, before the barrier that others wait at
  *     BEGIN_PRODUCTS()                  after that barrier
  *     multiply_cells(...)               sums += left * right
+ *     multiply_turned(...)              the same of bfloat16 where cells are of 8 rows or columns: 16 cells side by side,
+ *                                       those of the next 8 `stride` further
  *     END_PRODUCTS()
  *     AWAIT_PRODUCTS(MOST)              until all but the last MOST of them are done: their factors may be overwritten
  *     await_sums(sums)                  until all are done: sums may be read
@@ -98,6 +100,16 @@ INLINE void multiply_cells(real_t sums[SUM_REGISTERS], __local const cell_t *lef
     const ulong right_place = place_of_cells(right, right_stride * 16, 128);
     MULTIPLY_CELLS(sums, left_place, right_place, BOTH_AS_THEY_LIE);
 }
+
+#if CELL == 8
+INLINE void multiply_turned(real_t sums[SUM_REGISTERS], __local const cell_t *left, const uint left_stride,
+                            __local const cell_t *right, const uint right_stride)
+{
+    const ulong left_place = place_of_cells(left, 128, left_stride * 16);
+    const ulong right_place = place_of_cells(right, 128, right_stride * 16);
+    MULTIPLY_CELLS(sums, left_place, right_place, BOTH_TURNED);
+}
+#endif
 
 INLINE void await_sums(real_t sums[SUM_REGISTERS])
 {
@@ -196,6 +208,26 @@ INLINE void multiply_cells(real_t sums[SUM_REGISTERS], __local const cell_t *lef
                    + cell_product(left[left_stride + row], right[right_stride + column]);
     }
 }
+
+#if CELL == 8
+INLINE float number_of_cell(__local const cell_t *cell, const int i)
+{
+    return as_float((uint)((__local const ushort *)cell)[i] << 16);
+}
+
+INLINE void multiply_turned(real_t sums[SUM_REGISTERS], __local const cell_t *left, const uint left_stride,
+                            __local const cell_t *right, const uint right_stride)
+{
+    for (int i = 0; i < SUM_REGISTERS; i++) {
+        const int row = WARP % GROUP_WARPS * 16 + LANE_ROW + i / 2 % 2 * 8;
+        const int column = i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
+        for (int k = 0; k < 16; k++) {
+            sums[i] += number_of_cell(left + row / 8 * left_stride + k, row % 8)
+                       * number_of_cell(right + column / 8 * right_stride + k, column % 8);
+        }
+    }
+}
+#endif
 
 INLINE void await_sums(real_t sums[SUM_REGISTERS])
 {

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from blobnet.implementations import blocks, cells, dense_tiled, fourier, tensor, tiled, winograd
-from blobnet.implementations.cells import CellTile
+from blobnet.implementations.cells import CellTile, GradientTile
 from blobnet.implementations.tensor import WarpTile
 from blobnet.implementations.tile import Tile
 
@@ -18,6 +18,10 @@ SMALL_WARP = WarpTile(32, 32, 16, 16, 32, 2, speed=1)
 SMALL_WARP_WEIGHTS = WarpTile(32, 32, 32, 16, 32, 2, speed=1)
 #: Of tensor cores that take cells.
 SMALL_CELLS = CellTile(64, 64, 2, 64, 1, speed=1)
+SMALL_GRADIENTS = (
+    GradientTile(64, 64, 16, 64, 64, 2, 1, speed=1),
+    GradientTile(64, 64, 16, 64, 64, speed=1),
+)
 #: For what takes minutes with these.
 LEAST = Tile(8, 16, 8, 4, 4, speed=1)
 
@@ -31,6 +35,7 @@ def take_small_tiles(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(blocks, "TILES", (SMALL,))
     patch.setattr(dense_tiled, "TILES", (SMALL,))
     patch.setattr(cells, "TILES", (SMALL_CELLS,))
+    patch.setattr(cells, "WEIGHT_TILES", SMALL_GRADIENTS)
     patch.setattr(tensor, "TILES", (SMALL_WARP,))
     patch.setattr(tensor, "WEIGHT_TILES", (SMALL_WARP_WEIGHTS,))
 

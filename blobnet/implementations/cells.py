@@ -1,6 +1,6 @@
 """Convolutions on tensor cores that take both factors from local memory, as cells (kernels/convolution/cell_product.h).
 
-A cell is 16 bytes: units of one position, side by side, of the type of products. The source is copied into cells first:
+A cell is 16 bytes: units of one position, side by side, of the type of products. Blobs are copied into cells first:
 positions of all samples are one row, in which zeros right of a row are those left of the next one, so that a tap is the
 same cells from another position on.
 """
@@ -10,25 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
+from typing import Any
 
-from blobnet.implementations.base import BACKWARD_DATA, FORWARD
+from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile
 from blobnet.implementations.tiled import Tiled
-from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
+from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.launch.kernel_source import Macro
-from blobnet.memory.windows import PhaseAxis
+from blobnet.memory.windows import Pair, PhaseAxis
 
-#: Units of a cell by the type of products, its bytes, and the floats that it is as long as.
+#: Units of a cell by the type of products; its bytes, and the floats that it is as long as.
 UNITS_OF_CELL, _CELL_BYTES, _CELL_FLOATS = {"tf32": 4, "bf16": 8}, 16, 4
-#: The compute capability of these tensor cores; bytes of local memory of a work-group there, less what signals need.
+#: The compute capability that has such tensor cores; bytes of local memory of its work-groups, less what signals need.
 CAPABILITY, _LOCAL_BYTES = (9, 0), (227 << 10) - 128
-#: Bytes that the cells of a source may take.
+#: Bytes that the cells of a blob may take.
 _MAX_BYTES = 1 << 30
-#: The most taps whose weights lie in local memory at once, and the fewest.
+#: The most steps of the weights, or of the gradient's factors, that lie in local memory at once, and the fewest.
 _STAGES, _MIN_STAGES = 4, 3
-_GROUP_POSITIONS, _GROUP_ITEMS = 64, 128
+#: Rows of a warp group's product, and its work-items.
+_GROUP_ROWS, _GROUP_ITEMS = 64, 128
 
 
 @dataclass(frozen=True)
@@ -37,29 +38,67 @@ class CellTile(Tile):
 
     @property
     def items(self) -> int:
-        return self.columns // _GROUP_POSITIONS * _GROUP_ITEMS
+        return self.columns // _GROUP_ROWS * _GROUP_ITEMS
 
     def __str__(self) -> str:
         return f"{self.units}x{self.columns}"
 
 
-#: Tiles of forward and backward data.
+@dataclass(frozen=True)
+class GradientTile(Tile):
+    """A tile of the gradient of the weights: of ``units`` output and ``columns`` input units, and some taps.
+
+    A warp group keeps the sums of 64 output units and ``taps``; ``tap_groups`` have the same units and other taps.
+    ``depth`` is of positions.
+    """
+
+    taps: int = 1
+    tap_groups: int = 1
+
+    @property
+    def all_taps(self) -> int:
+        """Taps of the tile."""
+        return self.taps * self.tap_groups
+
+    @property
+    def items(self) -> int:
+        return self.units // _GROUP_ROWS * self.tap_groups * _GROUP_ITEMS
+
+    def __str__(self) -> str:
+        return f"{self.units}x{self.columns}x{self.all_taps}"
+
+    @property
+    def macros(self) -> dict[str, Macro]:
+        return {**super().macros, "GROUP_TAPS": self.taps, "TAP_GROUPS": self.tap_groups}
+
+
+#: Tiles of forward and backward data. Speeds are for tf32, and were fitted to times on an NVIDIA H200.
 TILES = (
-    CellTile(128, 128, 8, 128, 1, speed=9, busy=2, overhead=150),
+    CellTile(128, 128, 8, 128, 1, speed=9, busy=1, overhead=150),
     CellTile(64, 128, 8, 64, 1, speed=7, busy=2, overhead=150),
     CellTile(256, 128, 8, 256, 1, speed=10, busy=1, overhead=150),
     CellTile(128, 256, 8, 128, 1, speed=10, busy=1, overhead=150),
     CellTile(64, 256, 8, 64, 1, speed=7, busy=1, overhead=150),
     CellTile(64, 64, 8, 64, 1, speed=5, busy=3, overhead=150),
 )
+#: Tiles of the gradient of the weights.
+WEIGHT_TILES = (
+    GradientTile(64, 64, 64, 64, 64, 3, 3, speed=10, busy=1, overhead=300),
+    GradientTile(128, 64, 64, 64, 64, 3, 1, speed=8, busy=1, overhead=300),
+    GradientTile(64, 64, 64, 64, 64, speed=5, busy=3, overhead=300),
+    GradientTile(64, 128, 64, 64, 128, speed=7, busy=2, overhead=300),
+    GradientTile(128, 128, 64, 64, 128, speed=9, busy=1, overhead=300),
+)
 
 
 @dataclass(frozen=True)
 class _Taps:
-    """What one axis of all phases needs of a source's cells, in cells of its phases.
+    """What one axis of all phases of an operation needs of a source's cells.
 
-    ``ways`` are for each tap of each phase the source's phase and the shift there; ``size`` is of the cells side by side,
-    zeros included, ``least`` the lowest shift.
+    Attributes:
+        ways: for each tap of each phase, the source's phase that it reads, and the shift there.
+        size: cells side by side of a phase of the source, zeros included.
+        least: the lowest shift.
     """
 
     ways: Sequence[Sequence[tuple[int, int]]]
@@ -68,14 +107,13 @@ class _Taps:
 
     @classmethod
     def of(cls, axes: Sequence[PhaseAxis], source: int) -> _Taps:
-        ways = [
-            [divmod(axis.shift + tap * axis.shift_step, axis.stride)[::-1] for tap in range(axis.count)]
-            for axis in axes
-        ]
+        """Return those of one axis of each phase, for a source of so many cells."""
+        stride = axes[0].stride
+        reads = [[axis.shift + tap * axis.shift_step for tap in range(axis.count)] for axis in axes]
+        ways = [[(read % stride, read // stride) for read in taps] for taps in reads]
         shifts = [shift for taps in ways for _, shift in taps] or [0]
-        data = -(-source // axes[0].stride)
         reach = max(axis.size for axis in axes) + max(0, *shifts)
-        return cls(ways, max(data - min(0, *shifts), reach), min(shifts))
+        return cls(ways, max(-(-source // stride) - min(0, *shifts), reach), min(shifts))
 
     @property
     def phases(self) -> range:
@@ -90,13 +128,12 @@ class _Taps:
 
 
 class Cells(Tiled):
-    """Products of matrices on tensor cores that take both factors from local memory, for those who asked for their types.
+    """Products of matrices on tensor cores that take both factors from local memory.
 
-    The source is packed as cells, the weights in the order in which work-groups copy them.
+    Blobs are packed as cells, the weights in the order in which work-groups copy them.
     """
 
     precisions = ("tf32", "bf16")
-    directions = (FORWARD, BACKWARD_DATA)
     slower = ()
     packer = "convolution/pack_weight_cells"
     takes_rows = False
@@ -106,8 +143,8 @@ class Cells(Tiled):
         #: Units of a cell.
         self.cell = UNITS_OF_CELL[self.precision]
         cells = -(-operation.depth // self.cell)
-        #: Cells of the depth in a step, and steps.
-        self.depth_cells = min(tile.depth, rounded_up(cells, 2))
+        #: Cells of the depth in a step, and steps. Of gradients: cells of a tile, and tiles.
+        self.depth_cells = tile.columns // self.cell if self.of_weights else min(tile.depth, rounded_up(cells, 2))
         self.depth_steps = -(-cells // self.depth_cells)
         #: Floats of the cells of a tap, for each unit.
         self.depth_rows = _CELL_FLOATS * self.depth_steps * self.depth_cells
@@ -115,60 +152,90 @@ class Cells(Tiled):
         phases, (_, height, width) = self.phases(operation), operation.source.shape.axes
         self.rows = _Taps.of([phase.vertical for phase in phases], height)
         self.places = _Taps.of([phase.horizontal for phase in phases], width)
-        self.lead = max(0, -(self.rows.least * self.places.size + self.places.least))
-        self.tables = [self._table(number) for number in range(len(phases))]
-        #: Positions between the first and the last tap of a run.
-        self.span = max((span for _, span, _ in self.tables), default=0)
+        #: The source's phases that taps read: a run of cells for each.
+        self.runs = len(self.rows.phases) * len(self.places.phases)
+        self.tables = [self._table(phase, number) for number, phase in enumerate(phases)]
+        #: Positions between the first and the last tap.
+        self.span = max(span for _, span, _ in self.tables)
+        #: Positions of a sample, zeros included, and of zeros before the first one and after the last one.
         self.sample_positions = self.rows.size * self.places.size
-        self.all_positions = self.lead + operation.batch_size * self.sample_positions + tile.columns + self.span
-        runs = len(self.rows.phases) * len(self.places.phases)
-        self.cells = runs * operation.groups * self.depth_steps * self.depth_cells * self.all_positions
-        is_dense = self.rows.is_dense and self.places.is_dense
-        self.fits = is_dense and self.stages >= _MIN_STAGES and _CELL_BYTES * self.cells <= _MAX_BYTES
+        self.lead = max(0, -(self.rows.least * self.places.size + self.places.least))
+        self.tail = self.span + (tile.depth if self.of_weights else tile.columns)
+        packed = operation.batch_size * self.sample_positions * _CELL_BYTES * max(self._lists)
+        is_dense = self.rows.is_dense and self.places.is_dense and not (self.of_weights and self.runs > 1)
+        self.fits = is_dense and self.stages >= _MIN_STAGES and packed <= _MAX_BYTES
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
-        model = operation.tuning.model
-        is_here = operation.tuning.precision in cls.precisions and model.capability in (None, CAPABILITY)
-        return TILES if is_here else ()
+        precision, capability = operation.tuning.precision, operation.tuning.model.capability
+        if precision not in cls.precisions or capability not in (None, CAPABILITY):
+            return ()
+        if operation.direction != BACKWARD_WEIGHTS:
+            return TILES
+        several = operation.taps > 1
+        return [tile for tile in WEIGHT_TILES if precision == "bf16" and several == (tile.all_taps > 1)]
 
     @classmethod
-    def candidates(cls, operation: Operation) -> Iterator[Tiled]:
+    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
         return (item for item in super().candidates(operation) if item.fits)
 
-    def _table(self, number: int) -> tuple[list[tuple[int, int, int]], int, int]:
+    def _table(self, phase: Phase, number: int) -> tuple[list[tuple[int, int, int]], int, int]:
         """Run, shift and number of each tap of a phase; how far its shifts reach, and the first of them."""
-        phase, runs = self.phases(self.operation)[number], len(self.places.phases)
         found = []
         for i, (row_phase, row) in enumerate(self.rows.ways[number]):
             for j, (place_phase, place) in enumerate(self.places.ways[number]):
-                run = (row_phase - self.rows.phases[0]) * runs + place_phase - self.places.phases[0]
+                run = (row_phase - self.rows.phases[0]) * len(self.places.phases) + place_phase - self.places.phases[0]
                 y, x = (axis.first + tap * axis.step for axis, tap in ((phase.vertical, i), (phase.horizontal, j)))
                 found.append((run, row * self.places.size + place, y * phase.horizontal.filter_taps + x))
         shifts = [shift for _, shift, _ in found] or [0]
-        taps = sorted((run, shift - min(shifts), tap) for run, shift, tap in found)
-        return taps, max(shifts) - min(shifts), min(shifts)
+        return (
+            sorted((run, shift - min(shifts), tap) for run, shift, tap in found),
+            max(shifts) - min(shifts),
+            min(shifts),
+        )
 
     @cached_property
     def stages(self) -> int:
-        """Taps whose weights lie in local memory at once, as many as there is room for."""
+        """Steps of the weights, or of the gradient's factors, in local memory: as many as there is room for."""
+        tile, run = self.tile, self.tail
+        if self.of_weights:
+            step = tile.units // self.cell * tile.depth + self.depth_cells * run
+            return min(_STAGES, _LOCAL_BYTES // (_CELL_BYTES * step))
         room = _LOCAL_BYTES // (_CELL_BYTES * self.depth_cells)
-        run = self.tile.columns + self.span
-        if self.taps_of_run == 1:
-            return min(_STAGES, room // (run + self.tile.units))
-        return min(_STAGES, (room - 2 * run) // self.tile.units)
+        if self.run_stages is None:
+            return min(_STAGES, room // (run + tile.units))
+        return min(_STAGES, (room - self.run_stages * run) // tile.units)
 
     @property
-    def taps_of_run(self) -> int:
-        """Taps of the run that has the fewest."""
-        runs = len(self.rows.phases) * len(self.places.phases)
-        return min((len(taps) for taps, _, _ in self.tables if taps), default=1) // runs
+    def run_stages(self) -> int | None:
+        """Runs in local memory: two where each serves several taps, else as many as there are of the weights (None)."""
+        fewest = min((len(taps) for taps, _, _ in self.tables if taps), default=1)
+        return 2 if fewest > self.runs else None
+
+    @property
+    def _lists(self) -> Pair:
+        """Cells of a position: of the source, and of a gradient's delta."""
+        deltas = rounded_up(self.operation.units, self.tile.units) // self.cell if self.of_weights else 0
+        groups = self.operation.groups
+        return self.runs * groups * self.depth_steps * self.depth_cells, groups * deltas
 
     @property
     def cost(self) -> float:
         operation = self.operation
-        values = operation.batch_size * operation.source.shape.elements + _CELL_FLOATS * self.cells
-        return super().cost + LAUNCH_COST + values * VALUE_COST / operation.cores
+        read = operation.batch_size * (operation.source.shape.elements + operation.result.shape.elements)
+        written = operation.batch_size * self.sample_positions * _CELL_FLOATS * sum(self._lists)
+        launches = 1 + self.of_weights
+        return super().cost + launches * LAUNCH_COST + (read + written) * VALUE_COST / operation.cores
+
+    def _product_cost(self, splits: int) -> float:
+        if not self.of_weights:
+            return super()._product_cost(splits)
+        operation, tile, cores = self.operation, self.tile, self.operation.cores
+        taps = tile.all_taps if isinstance(tile, GradientTile) else 1
+        products = operation.groups * splits * -(-operation.taps // taps)
+        rows = operation.batch_size * self.sample_positions / splits + tile.overhead
+        cost = rows * taps * tile.cost(operation.units, operation.depth, products, cores)
+        return cost + (LAUNCH_COST + operation.weights * (splits + 1) * VALUE_COST / cores if splits > 1 else 0)
 
     def row(self, phase: Phase) -> int:
         return self.places.size
@@ -180,43 +247,54 @@ class Cells(Tiled):
     def packing_items(self) -> int:
         return super().packing_items // _CELL_FLOATS
 
-    @cached_property
-    def _source(self) -> Array:
-        """The source's cells, in memory."""
-        name = f"cells for {self.operation.direction}"
-        return self.operation.memory(name, _CELL_FLOATS * self.cells)
-
     def facts(self, phase: Phase) -> dict[str, Array | Macro]:
         taps, span, first = self.tables[self.phases(self.operation).index(phase)]
         table = ", ".join("{" + ", ".join(map(str, row)) + "}" for row in taps)
-        return {
-            **self._lie,
-            "CELLS": self._source,
-            "RUNS": len(self.rows.phases) * len(self.places.phases),
-            "SPAN": span,
-            "FIRST_SHIFT": first,
-            "TAP_TABLE": "{" + table + "}",
-            "STAGES": self.stages,
-            "RUN_STAGES": 2 if self.taps_of_run > 1 else self.stages,
-        }
+        facts: dict[str, Array | Macro] = {"CELL": self.cell, "DEPTH_CELLS": self.depth_cells}
+        facts |= {"DEPTH_STEPS": self.depth_steps, "SAMPLE_POSITIONS": self.sample_positions, "LEAD": self.lead}
+        facts |= {"ROW_POSITIONS": self.places.size, "TAIL": self.tail, "RUNS": self.runs, "SPAN": span}
+        facts |= {"FIRST_SHIFT": first, "TAP_TABLE": "{" + table + "}", "STAGES": self.stages}
+        return {**facts, "RUN_STAGES": self.run_stages or self.stages, "CELLS": self._cells("cells", 0)}
 
-    @property
-    def _lie(self) -> dict[str, Macro]:
-        """How cells lie, as macros."""
-        lie = {"CELL": self.cell, "DEPTH_CELLS": self.depth_cells, "DEPTH_STEPS": self.depth_steps}
-        lie |= {"SAMPLE_POSITIONS": self.sample_positions, "POSITIONS": self.sample_positions}
-        return {**lie, "ROW_POSITIONS": self.places.size, "ALL_POSITIONS": self.all_positions, "LEAD": self.lead}
+    def _cells(self, name: str, which: int) -> Array:
+        """Memory for cells of the source, or of a gradient's delta."""
+        zeros, lists = (self.lead + self.tail, self.tile.depth)[which], _CELL_FLOATS * self._lists[which]
+        name = f"{name} for {self.operation.direction}"
+        return self.operation.memory(name, lists * zeros, lists * self.sample_positions)
 
-    def _products(self) -> list[KernelCall]:
+    def _packed(self, blob: Blob, cells: Array, **given: Any) -> KernelCall:
+        """The launch that packs a blob; ``given`` are further macros of the kernel."""
         operation, local = self.operation, group_size(self.operation.tuning.model)
-        runs = len(self.rows.phases) * len(self.places.phases)
-        units = runs * operation.groups * self.depth_steps * self.depth_cells
-        size = GlobalSize(local, 1, units, positions=self.sample_positions, tile=local)
-        phase = self.phases(operation)[0]
-        facts = {"SOURCE": operation.source, "CELLS": self._source, "GROUP_UNITS": operation.depth}
-        facts |= {"UNIT_CELLS": self.depth_steps * self.depth_cells, "PHASES_X": len(self.places.phases)}
+        lists = cells.per_sample // (_CELL_FLOATS * self.sample_positions)
+        size = GlobalSize(local, 1, lists, positions=self.sample_positions, tile=local)
+        facts = {"SOURCE": blob, "CELLS": cells, "GROUP_UNITS": blob.shape.units // operation.groups, "CELL": self.cell}
+        facts |= {"POSITIONS": self.sample_positions, "ROW_POSITIONS": self.places.size, "PHASES_X": 1}
+        facts |= dict.fromkeys(("FIRST_PHASE_Y", "FIRST_PHASE_X"), 0) | dict.fromkeys(("STRIDE_Y", "STRIDE_X"), 1)
+        return operation.call("convolution/pack_cells", size, local, f"{operation.label}: cells", **{**facts, **given})
+
+    def _packed_source(self) -> KernelCall:
+        """The launch that packs the source, as those of its phases that taps read."""
+        (lists, _), phase = self._lists, self.phases(self.operation)[0]
+        facts = {"LEAD": self.lead, "TAIL": self.tail, "UNIT_CELLS": lists // (self.runs * self.operation.groups)}
         facts |= {"FIRST_PHASE_Y": self.rows.phases[0], "FIRST_PHASE_X": self.places.phases[0]}
         facts |= {"STRIDE_Y": phase.vertical.stride, "STRIDE_X": phase.horizontal.stride}
-        label = f"{operation.label}: cells"
-        cells = operation.call("convolution/pack_cells", size, local, label, **{**self._lie, **facts})
-        return [cells, *super()._products()]
+        return self._packed(self.operation.source, self._cells("cells", 0), **facts, PHASES_X=len(self.places.phases))
+
+    def _products(self) -> list[KernelCall]:
+        return [self._packed_source(), *super()._products()]
+
+    def calls(self) -> list[KernelCall]:
+        if not self.of_weights:
+            return super().calls()
+        operation, tile = self.operation, self.tile
+        assert isinstance(tile, GradientTile)
+        deltas, unit_cells = self._cells("delta's cells", 1), self._lists[1] // operation.groups
+        facts = {**self.facts(self.phases(operation)[0]), **tile.macros, "DELTAS": deltas, "DELTA_TAIL": tile.depth}
+        facts |= {"DELTA_CELLS": unit_cells, "SOURCE_CELLS": self.depth_steps * self.depth_cells}
+        tiles = tile.count(operation.units, operation.depth) * -(-operation.taps // tile.all_taps)
+        size = GlobalSize(tiles * tile.items, self.splits, operation.groups, per_sample=False)
+        return [
+            self._packed_source(),
+            self._packed(operation.output, deltas, LEAD=0, TAIL=tile.depth, UNIT_CELLS=unit_cells),
+            *operation.summed("weight", self.splits, self.kernel, size, tile.items, **facts),
+        ]

@@ -27,8 +27,8 @@
  *   UNIT_COLUMNS      units of PACKED
  *   SAMPLE_POSITIONS  positions of a sample, zeros included
  *   ROW_POSITIONS     positions of a row
- *   ALL_POSITIONS     positions of CELLS
- *   LEAD              those before the first sample
+ *   LEAD              positions before the first sample
+ *   TAIL              those after the last one
  *   RUNS              runs of a block
  *   SPAN              positions of a run beyond a tile's
  *   FIRST_SHIFT       from a position to the first that its taps read
@@ -57,7 +57,7 @@ convolution_backward_data_cells(WRITE_BLOB(input_delta), READ_ARRAY(real_t, cell
     __local cell_t memory[LOCAL_CELLS] __attribute__((aligned(128)));
     __local signal_t signals[RUN_STAGES + STAGES];
     sums_t sums;
-    accumulate_tiles(sums, ARRAY(cells), ARRAY(packed), memory, signals);
+    accumulate_tiles(sums, ARRAY(cells), ARRAY(packed), memory, signals, count);
     store_sums(sums, input_delta, input_delta_unit_offset, partials_array, partials_offset,
                (__local real_t *)memory, count);
 }

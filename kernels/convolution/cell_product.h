@@ -33,14 +33,13 @@ __constant int tap_table[][3] = TAP_TABLE;
 #define TAPS ((int)(sizeof(tap_table) / sizeof(tap_table[0])))
 
 /* Begins to copy a run, of all that the work-group takes. */
-INLINE void copy_run(__local cell_t *to, const int run, __global const cell_t *cells, __local signal_t *signal)
+INLINE void copy_run(__local cell_t *to, const int run, __global const cell_t *cells, const int positions,
+                     __local signal_t *signal)
 {
-    const int block = FIRST_STEP + run / RUNS;
-    cells += (size_t)(run % RUNS * GROUPS + GROUP) * DEPTH_STEPS * DEPTH_CELLS * ALL_POSITIONS;
+    const int row = ((run % RUNS * GROUPS + GROUP) * DEPTH_STEPS + FIRST_STEP + run / RUNS) * DEPTH_CELLS;
     expect_cells(signal, RUN_ELEMENTS);
     for (int i = 0; i < DEPTH_CELLS; i++) {
-        copy_cells(to + i * RUN_POSITIONS, cells + (size_t)(block * DEPTH_CELLS + i) * ALL_POSITIONS,
-                   RUN_POSITIONS, signal);
+        copy_cells(to + i * RUN_POSITIONS, cells + (size_t)(row + i) * positions, RUN_POSITIONS, signal);
     }
 }
 
@@ -55,7 +54,7 @@ INLINE void copy_weights(__local cell_t *to, const int step, __global const cell
 
 /* sums = sum over the depth and taps of cells * weights. */
 INLINE void accumulate_tiles(sums_t sums, __global const real_t *all_cells, __global const real_t *packed,
-                             __local cell_t *memory, __local signal_t *signals)
+                             __local cell_t *memory, __local signal_t *signals, const int count)
 {
     __global const cell_t *cells = (__global const cell_t *)all_cells + FIRST_POSITION + LEAD + FIRST_SHIFT;
     __global const cell_t *weights =
@@ -64,6 +63,7 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *all_cells, __gl
               * STAGE_ELEMENTS;
     __local cell_t *stages = memory + RUN_STAGES * RUN_ELEMENTS;
     __local signal_t *stage_signals = signals + RUN_STAGES;
+    const int positions = LEAD + count * POSITIONS + TAIL;
     const int runs = (END_STEP - FIRST_STEP) * RUNS;
     const int steps = (END_STEP - FIRST_STEP) * TAPS;
     const bool copies = get_local_id(0) == 0;
@@ -80,7 +80,7 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *all_cells, __gl
     barrier(CLK_LOCAL_MEM_FENCE);
     if (copies) {
         for (int i = 0; i < RUN_STAGES - 1 && i < runs; i++) {
-            copy_run(memory + i * RUN_ELEMENTS, i, cells, signals + i);
+            copy_run(memory + i * RUN_ELEMENTS, i, cells, positions, signals + i);
         }
         for (int i = 0; i < STAGES - 1 && i < steps; i++) {
             copy_weights(stages + i * STAGE_ELEMENTS, i, weights, stage_signals + i);
@@ -115,7 +115,7 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *all_cells, __gl
             }
             const int next_run = run + RUN_STAGES - 1;
             if (begins && next_run < runs) {
-                copy_run(memory + next_run % RUN_STAGES * RUN_ELEMENTS, next_run, cells,
+                copy_run(memory + next_run % RUN_STAGES * RUN_ELEMENTS, next_run, cells, positions,
                          signals + next_run % RUN_STAGES);
             }
         }

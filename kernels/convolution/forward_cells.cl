@@ -20,8 +20,8 @@
  *   UNIT_COLUMNS      units of PACKED
  *   SAMPLE_POSITIONS  positions of a sample, zeros included
  *   ROW_POSITIONS     positions of a row
- *   ALL_POSITIONS     positions of CELLS
- *   LEAD              those before the first sample
+ *   LEAD              positions before the first sample
+ *   TAIL              those after the last one
  *   RUNS              runs of a block
  *   SPAN              positions of a run beyond a tile's
  *   FIRST_SHIFT       from a position to the first that its taps read
@@ -51,7 +51,7 @@ convolution_forward_cells(WRITE_BLOB(output), EPILOGUE_BLOBS, READ_ARRAY(real_t,
     __local cell_t memory[LOCAL_CELLS] __attribute__((aligned(128)));
     __local signal_t signals[RUN_STAGES + STAGES];
     sums_t sums;
-    accumulate_tiles(sums, ARRAY(cells), ARRAY(packed), memory, signals);
+    accumulate_tiles(sums, ARRAY(cells), ARRAY(packed), memory, signals, count);
     store_sums(sums, output, output_unit_offset, EPILOGUE_ARGUMENTS, partials_array, partials_offset,
                (__local real_t *)memory, count);
 }

@@ -2,7 +2,7 @@
  * A blob as cells for the tensor cores that take factors from local memory (convolution/cell_product.h): a cell is 16
  * bytes, CELL units of one position, rounded to the type of products. Positions of all samples are one row: those of a
  * sample go along its rows, ROW_POSITIONS each, and zeros right of a row are those left of the next, zeros below a sample
- * those above the next one. LEAD positions of zeros come first. Units after the last one of a group are 0.
+ * those above the next one. LEAD positions of zeros come first, TAIL last. Units after the last one of a group are 0.
  *
  * A blob that is read with a stride is packed as its phases: cell (y, x) of phase (i, j) is cell (y * STRIDE_Y + i,
  * x * STRIDE_X + j) of the blob.
@@ -10,13 +10,13 @@
  * Blobs, sizes as arguments:
  *   SOURCE read data alone
  * Arrays:
- *   CELLS write  (PHASES_Y, PHASES_X, GROUPS, UNIT_CELLS, ALL_POSITIONS) of 16 bytes
+ *   CELLS write  (PHASES_Y, PHASES_X, GROUPS, UNIT_CELLS, LEAD + COUNT * POSITIONS + TAIL) of 16 bytes
  * Scalars:
  *   COUNT           samples in this launch
  *   POSITIONS       of a sample
  *   ROW_POSITIONS
  *   LEAD            at most POSITIONS
- *   ALL_POSITIONS
+ *   TAIL
  *   GROUPS
  *   GROUP_UNITS
  *   UNIT_CELLS      cells of the units of a group
@@ -40,7 +40,7 @@
 
 __kernel void convolution_pack_cells(READ_BLOB(source), WRITE_ARRAY(real_t, cells), const int count,
                                      const int positions, const int row_positions, const int lead,
-                                     const int all_positions, const int groups, const int group_units,
+                                     const int tail, const int groups, const int group_units,
                                      const int unit_cells, const int stride_y, const int stride_x,
                                      const int first_phase_y, const int first_phase_x, const int phases_x)
 {
@@ -58,11 +58,14 @@ __kernel void convolution_pack_cells(READ_BLOB(source), WRITE_ARRAY(real_t, cell
     for (int i = 0; i < CELL; i++) {
         values[i] = is_there && unit + i < GROUP_UNITS ? READ_VALUE(from, i * SOURCE_UNIT_MEMORY_ELEMENTS) : 0;
     }
-    __global cell_t *to = (__global cell_t *)ARRAY(cells) + (size_t)row * ALL_POSITIONS;
+    __global cell_t *to = (__global cell_t *)ARRAY(cells) + (size_t)row * (LEAD + count * POSITIONS + TAIL);
     if (p < LEAD) {
         to[p] = 0;
     }
-    if (LEAD + p < ALL_POSITIONS) {
+    if (p < count * POSITIONS) {
         to[LEAD + p] = cell_of(values);
+    }
+    for (int i = p; i < TAIL; i += get_global_size(0)) {
+        to[LEAD + count * POSITIONS + i] = 0;
     }
 }
