@@ -39,13 +39,22 @@ typedef uint4 cell_t;
 #define UNROLL _Pragma("unroll")
 
 /* "+f" for 32 sums, and their names in the assembly. */
-#define SUMS_8(s, i) \
-    "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), "+f"(s[i + 6]), "+f"(s[i + 7])
+#define SUMS_8(s, i)                                                                            \
+    "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), \
+        "+f"(s[i + 6]), "+f"(s[i + 7])
 #define SUMS_32(s, i) SUMS_8(s, i), SUMS_8(s, i + 8), SUMS_8(s, i + 16), SUMS_8(s, i + 24)
-#define NAMES_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define NAMES_32 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define NAMES_64 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define NAMES_96 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define NAMES_0                                                                                              \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27," \
+    "%28,%29,%30,%31"
+#define NAMES_32                                                                                            \
+    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%" \
+    "57,%58,%59,%60,%61,%62,%63"
+#define NAMES_64                                                                                            \
+    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%" \
+    "89,%90,%91,%92,%93,%94,%95"
+#define NAMES_96                                                                                             \
+    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%" \
+    "117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #if SUM_COLUMNS == 64
 #define SUM_NAMES NAMES_0
 #define ALL_SUMS(s) SUMS_32(s, 0)
@@ -140,11 +149,10 @@ INLINE void expect_cells(__local signal_t *signal, const uint count)
 INLINE void copy_cells(__local cell_t *to, __global const cell_t *from, const uint count,
                        __local signal_t *signal)
 {
-    __asm__ volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-        :
-        : "r"((uint)(size_t)to), "l"(from), "r"(count * 16), "r"((uint)(size_t)signal)
-        : "memory");
+    __asm__ volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                     :
+                     : "r"((uint)(size_t)to), "l"(from), "r"(count * 16), "r"((uint)(size_t)signal)
+                     : "memory");
 }
 
 /* Waits until a signal has filled `turn` + 1 times. */

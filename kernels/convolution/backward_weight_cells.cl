@@ -65,7 +65,8 @@ INLINE void copy_step(__local cell_t *stage, __global const cell_t *deltas, cons
         copy_cells(stage + i * TILE_DEPTH, deltas + (size_t)i * delta_positions, TILE_DEPTH, signal);
     }
     for (int i = 0; i < TILE_COLUMNS / CELL; i++) {
-        copy_cells(stage + STAGE_DELTAS + i * RUN_POSITIONS, cells + (size_t)i * positions, RUN_POSITIONS, signal);
+        copy_cells(stage + STAGE_DELTAS + i * RUN_POSITIONS, cells + (size_t)i * positions, RUN_POSITIONS,
+                   signal);
     }
 }
 
@@ -94,11 +95,11 @@ convolution_backward_weight_cells(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, 
                                         + (size_t)(group * DELTA_CELLS + first_unit / CELL) * delta_positions
                                         + first_step * TILE_DEPTH;
     __global const cell_t *own_cells = (__global const cell_t *)ARRAY(cells)
-                                       + (size_t)(group * SOURCE_CELLS + first_column / CELL) * positions + LEAD
-                                       + FIRST_SHIFT + first_step * TILE_DEPTH;
-#define COPY_STEP(step)                                                                              \
-    copy_step(memory + (step) % STAGES * STAGE_ELEMENTS, own_deltas + (step)*TILE_DEPTH, delta_positions, \
-              own_cells + (step)*TILE_DEPTH, positions, signals + (step) % STAGES)
+                                       + (size_t)(group * SOURCE_CELLS + first_column / CELL) * positions
+                                       + LEAD + FIRST_SHIFT + first_step * TILE_DEPTH;
+#define COPY_STEP(step)                                                                                     \
+    copy_step(memory + (step) % STAGES * STAGE_ELEMENTS, own_deltas + (step) * TILE_DEPTH, delta_positions, \
+              own_cells + (step) * TILE_DEPTH, positions, signals + (step) % STAGES)
 
     real_t sums[GROUP_TAPS][SUM_REGISTERS];
     UNROLL
@@ -163,7 +164,8 @@ convolution_backward_weight_cells(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, 
             const int unit = first_unit + own_unit + WARP % GROUP_WARPS * 16 + LANE_ROW + i / 2 % 2 * 8;
             const int column = first_column + i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
             if (first_tap + j < TAPS && unit < GROUP_OUTPUT_UNITS && column < GROUP_INPUT_UNITS) {
-                results[(unit * GROUP_INPUT_UNITS + column) * (FILTER_HEIGHT * FILTER_WIDTH) + tap] = sums[j][i];
+                results[(unit * GROUP_INPUT_UNITS + column) * (FILTER_HEIGHT * FILTER_WIDTH) + tap] =
+                    sums[j][i];
             }
         }
     }

@@ -13,6 +13,7 @@ INLINE cell_t cell_of(const float values[CELL])
     const uint8 bits = BFLOAT_BITS(float8, uint8, vload8(0, values));
     return bits.even | bits.odd << 16;
 #else
-    return as_uint4((float4)(round_tf32(values[0]), round_tf32(values[1]), round_tf32(values[2]), round_tf32(values[3])));
+    return as_uint4(
+        (float4)(round_tf32(values[0]), round_tf32(values[1]), round_tf32(values[2]), round_tf32(values[3])));
 #endif
 }

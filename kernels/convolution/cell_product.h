@@ -57,10 +57,9 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *all_cells, __gl
                              __local cell_t *memory, __local signal_t *signals, const int count)
 {
     __global const cell_t *cells = (__global const cell_t *)all_cells + FIRST_POSITION + LEAD + FIRST_SHIFT;
-    __global const cell_t *weights =
-        (__global const cell_t *)packed
-        + (size_t)(GROUP * BLOCKS + FIRST_UNIT / TILE_UNITS) * DEPTH_STEPS * (FILTER_HEIGHT * FILTER_WIDTH)
-              * STAGE_ELEMENTS;
+    __global const cell_t *weights = (__global const cell_t *)packed
+                                     + (size_t)(GROUP * BLOCKS + FIRST_UNIT / TILE_UNITS) * DEPTH_STEPS
+                                           * (FILTER_HEIGHT * FILTER_WIDTH) * STAGE_ELEMENTS;
     __local cell_t *stages = memory + RUN_STAGES * RUN_ELEMENTS;
     __local signal_t *stage_signals = signals + RUN_STAGES;
     const int positions = LEAD + count * POSITIONS + TAIL;

@@ -52,11 +52,13 @@ __kernel void convolution_pack_cells(READ_BLOB(source), WRITE_ARRAY(real_t, cell
     const int y = p % POSITIONS / ROW_POSITIONS * STRIDE_Y + FIRST_PHASE_Y + phase / PHASES_X;
     const int x = p % POSITIONS % ROW_POSITIONS * STRIDE_X + FIRST_PHASE_X + phase % PHASES_X;
     const bool is_there = p < count * POSITIONS && y < SOURCE_UNIT_HEIGHT && x < SOURCE_UNIT_WIDTH;
-    __global const source_t *from = source + BLOB_INDEX(SOURCE, p / POSITIONS, group * GROUP_UNITS + unit, y, x);
+    __global const source_t *from =
+        source + BLOB_INDEX(SOURCE, p / POSITIONS, group * GROUP_UNITS + unit, y, x);
     float values[CELL];
 #pragma unroll
     for (int i = 0; i < CELL; i++) {
-        values[i] = is_there && unit + i < GROUP_UNITS ? READ_VALUE(from, i * SOURCE_UNIT_MEMORY_ELEMENTS) : 0;
+        values[i] =
+            is_there && unit + i < GROUP_UNITS ? READ_VALUE(from, i * SOURCE_UNIT_MEMORY_ELEMENTS) : 0;
     }
     __global cell_t *to = (__global cell_t *)ARRAY(cells) + (size_t)row * (LEAD + count * POSITIONS + TAIL);
     if (p < LEAD) {

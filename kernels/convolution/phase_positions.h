@@ -25,11 +25,36 @@ INLINE void find_columns(PLACE_OF(output_delta_t) columns[SOURCE_COLUMNS], READ_
         /* Positions past the last one repeat it; their sums are not stored. */
         const int p = min(FIRST_POSITION + SOURCE_COLUMN(j), count * POSITIONS - SOURCE_RUN);
         columns[j] = PLACE(output_delta_t, output_delta,
-                           BLOB_INDEX(OUTPUT_DELTA, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS,
-                                      POSITION_Y(p), POSITION_X(p)));
+                           BLOB_INDEX(OUTPUT_DELTA, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS, POSITION_Y(p),
+                                      POSITION_X(p)));
     }
 }
 #endif
+
+/* Does something for each result of a pass: of row i of this work-item's column j, where the result lies at `at`. */
+#define EACH_RESULT(pass, WHAT)                                                                    \
+    _Pragma("unroll") for (int j = 0; j < STAGED_COLUMNS; j++)                                     \
+    {                                                                                              \
+        const int p = FIRST_POSITION + STAGED_COLUMN(j);                                           \
+        const int y = POSITION_Y(p);                                                               \
+        const int x = POSITION_X(p);                                                               \
+        __global SUM_TYPE(input_delta) *to =                                                       \
+            SUM_AT(INPUT_DELTA, input_delta, count, p / POSITIONS, GROUP * GROUP_INPUT_UNITS,      \
+                   y * STRIDE_Y + PHASE_Y, x * STRIDE_X + PHASE_X);                                \
+        _Pragma("unroll") for (int i = 0; i < STAGED_ROWS; i++)                                    \
+        {                                                                                          \
+            const int row = FIRST_UNIT + STAGED_UNIT(pass, i);                                     \
+            const int unit = row / (BESIDE_Y * BESIDE_X);                                          \
+            const int cell_y = row / BESIDE_X % BESIDE_Y;                                          \
+            const int cell_x = row % BESIDE_X;                                                     \
+            if (p < count * POSITIONS && IS_RESULT(y, x) && unit < GROUP_INPUT_UNITS               \
+                && IN_PLANE(y * STRIDE_Y + PHASE_Y + cell_y, x * STRIDE_X + PHASE_X + cell_x)) {   \
+                __global SUM_TYPE(input_delta) *at =                                               \
+                    to + unit * SUM_PLANE(INPUT_DELTA) + cell_y * SUM_PITCH(INPUT_DELTA) + cell_x; \
+                WHAT;                                                                              \
+            }                                                                                      \
+        }                                                                                          \
+    }
 
 /* input_delta = sums, or +=, or partials = sums. */
 INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t, partials),
@@ -37,27 +62,12 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t,
 {
 #pragma unroll
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
+        /* NOTE: no load may pass a store to the same blob, so all loads of a pass are made before its stores. */
+#if ACCUMULATE
+        real_t olds[STAGED_COLUMNS][STAGED_ROWS];
+        EACH_RESULT(pass, olds[j][i] = OLD(at));
+#endif
         stage(sums, pass, staged);
-#pragma unroll
-        for (int j = 0; j < STAGED_COLUMNS; j++) {
-            const int p = FIRST_POSITION + STAGED_COLUMN(j);
-            const int y = POSITION_Y(p);
-            const int x = POSITION_X(p);
-            __global SUM_TYPE(input_delta) *to =
-                SUM_AT(INPUT_DELTA, input_delta, count, p / POSITIONS, GROUP * GROUP_INPUT_UNITS,
-                       y * STRIDE_Y + PHASE_Y, x * STRIDE_X + PHASE_X);
-#pragma unroll
-            for (int i = 0; i < STAGED_ROWS; i++) {
-                const int row = FIRST_UNIT + STAGED_UNIT(pass, i);
-                const int unit = row / (BESIDE_Y * BESIDE_X);
-                const int cell_y = row / BESIDE_X % BESIDE_Y;
-                const int cell_x = row % BESIDE_X;
-                if (p < count * POSITIONS && IS_RESULT(y, x) && unit < GROUP_INPUT_UNITS
-                    && IN_PLANE(y * STRIDE_Y + PHASE_Y + cell_y, x * STRIDE_X + PHASE_X + cell_x)) {
-                    PUT(staged[STAGED_AT(i, j)],
-                        to + unit * SUM_PLANE(INPUT_DELTA) + cell_y * SUM_PITCH(INPUT_DELTA) + cell_x);
-                }
-            }
-        }
+        EACH_RESULT(pass, SET_VALUE(PLUS_OLD(staged[STAGED_AT(i, j)], olds[j][i]), at));
     }
 }
