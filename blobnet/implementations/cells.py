@@ -37,6 +37,11 @@ class CellTile(Tile):
     """A tile of which a warp group, 128 work-items, keeps the sums of 64 positions; ``depth`` is of cells."""
 
     @property
+    def all_taps(self) -> int:
+        """Taps that have sums of their own."""
+        return 1
+
+    @property
     def items(self) -> int:
         return self.columns // _GROUP_ROWS * _GROUP_ITEMS
 
@@ -45,7 +50,7 @@ class CellTile(Tile):
 
 
 @dataclass(frozen=True)
-class GradientTile(Tile):
+class GradientTile(CellTile):
     """A tile of the gradient of the weights: of ``units`` output and ``columns`` input units, and some taps.
 
     A warp group keeps the sums of 64 output units and ``taps``; ``tap_groups`` have the same units and other taps.
@@ -57,7 +62,6 @@ class GradientTile(Tile):
 
     @property
     def all_taps(self) -> int:
-        """Taps of the tile."""
         return self.taps * self.tap_groups
 
     @property
@@ -133,12 +137,14 @@ class Cells(Tiled):
     Blobs are packed as cells, the weights in the order in which work-groups copy them.
     """
 
+    tile: CellTile
+
     precisions = ("tf32", "bf16")
     slower = ()
     packer = "convolution/pack_weight_cells"
     takes_rows = False
 
-    def __init__(self, operation: Operation, tile: Tile, wanted: int = 0) -> None:
+    def __init__(self, operation: Operation, tile: CellTile, wanted: int = 0) -> None:
         super().__init__(operation, tile, wanted)
         #: Units of a cell.
         self.cell = UNITS_OF_CELL[self.precision]
@@ -162,7 +168,7 @@ class Cells(Tiled):
         self.lead = max(0, -(self.rows.least * self.places.size + self.places.least))
         self.tail = self.span + (tile.depth if self.of_weights else tile.columns)
         packed = operation.batch_size * self.sample_positions * _CELL_BYTES * max(self._lists)
-        is_dense = self.rows.is_dense and self.places.is_dense and not (self.of_weights and self.runs > 1)
+        is_dense = self.rows.is_dense and self.places.is_dense
         self.fits = is_dense and self.stages >= _MIN_STAGES and packed <= _MAX_BYTES
 
     @classmethod
@@ -219,6 +225,14 @@ class Cells(Tiled):
         groups = self.operation.groups
         return self.runs * groups * self.depth_steps * self.depth_cells, groups * deltas
 
+    @cached_property
+    def _tap_blocks(self) -> list[tuple[int, int]]:
+        """Taps of a work-group of the gradient: the first one, and the end of those of its phase of the source."""
+        taps, each = self.tables[0][0], self.tile.all_taps
+        runs = [run for run, _, _ in taps]
+        ends = [len(runs) - runs[::-1].index(run) for run in range(self.runs)]
+        return [(tap, end) for end, start in zip(ends, [0, *ends], strict=False) for tap in range(start, end, each)]
+
     @property
     def cost(self) -> float:
         operation = self.operation
@@ -231,10 +245,9 @@ class Cells(Tiled):
         if not self.of_weights:
             return super()._product_cost(splits)
         operation, tile, cores = self.operation, self.tile, self.operation.cores
-        taps = tile.all_taps if isinstance(tile, GradientTile) else 1
-        products = operation.groups * splits * -(-operation.taps // taps)
+        products = operation.groups * splits * len(self._tap_blocks)
         rows = operation.batch_size * self.sample_positions / splits + tile.overhead
-        cost = rows * taps * tile.cost(operation.units, operation.depth, products, cores)
+        cost = rows * tile.all_taps * tile.cost(operation.units, operation.depth, products, cores)
         return cost + (LAUNCH_COST + operation.weights * (splits + 1) * VALUE_COST / cores if splits > 1 else 0)
 
     def row(self, phase: Phase) -> int:
@@ -249,11 +262,10 @@ class Cells(Tiled):
 
     def facts(self, phase: Phase) -> dict[str, Array | Macro]:
         taps, span, first = self.tables[self.phases(self.operation).index(phase)]
-        table = ", ".join("{" + ", ".join(map(str, row)) + "}" for row in taps)
         facts: dict[str, Array | Macro] = {"CELL": self.cell, "DEPTH_CELLS": self.depth_cells}
         facts |= {"DEPTH_STEPS": self.depth_steps, "SAMPLE_POSITIONS": self.sample_positions, "LEAD": self.lead}
         facts |= {"ROW_POSITIONS": self.places.size, "TAIL": self.tail, "RUNS": self.runs, "SPAN": span}
-        facts |= {"FIRST_SHIFT": first, "TAP_TABLE": "{" + table + "}", "STAGES": self.stages}
+        facts |= {"FIRST_SHIFT": first, "TAP_TABLE": _table_text(taps), "STAGES": self.stages}
         return {**facts, "RUN_STAGES": self.run_stages or self.stages, "CELLS": self._cells("cells", 0)}
 
     def _cells(self, name: str, which: int) -> Array:
@@ -287,14 +299,19 @@ class Cells(Tiled):
         if not self.of_weights:
             return super().calls()
         operation, tile = self.operation, self.tile
-        assert isinstance(tile, GradientTile)
         deltas, unit_cells = self._cells("delta's cells", 1), self._lists[1] // operation.groups
         facts = {**self.facts(self.phases(operation)[0]), **tile.macros, "DELTAS": deltas, "DELTA_TAIL": tile.depth}
-        facts |= {"DELTA_CELLS": unit_cells, "SOURCE_CELLS": self.depth_steps * self.depth_cells}
-        tiles = tile.count(operation.units, operation.depth) * -(-operation.taps // tile.all_taps)
+        facts |= {"BLOCK_TABLE": _table_text(self._tap_blocks), "DELTA_CELLS": unit_cells}
+        facts |= {"SOURCE_CELLS": self.depth_steps * self.depth_cells}
+        tiles = tile.count(operation.units, operation.depth) * len(self._tap_blocks)
         size = GlobalSize(tiles * tile.items, self.splits, operation.groups, per_sample=False)
         return [
             self._packed_source(),
             self._packed(operation.output, deltas, LEAD=0, TAIL=tile.depth, UNIT_CELLS=unit_cells),
             *operation.summed("weight", self.splits, self.kernel, size, tile.items, **facts),
         ]
+
+
+def _table_text(rows: Sequence[Sequence[int]]) -> str:
+    """Rows of numbers as the initial value of an array in C."""
+    return "{" + ", ".join("{" + ", ".join(map(str, row)) + "}" for row in rows) + "}"

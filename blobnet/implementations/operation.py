@@ -282,7 +282,7 @@ class Operation:
         call = KernelCall(kernel, label or self.label, size, blobs, arrays, macros, tunables, group, samples=samples)
         return with_epilogue(call, self.epilogue, self.bias_mode) if "FINISHED" in header.macros else call
 
-    def summed(self, name: str, splits: int, /, *launch: Any, **given: Blob | Macro) -> list[KernelCall]:
+    def summed(self, name: str, splits: int, /, *launch: Any, **given: Blob | Array | Macro) -> list[KernelCall]:
         """A launch, as for :meth:`call`, that makes a parameter's gradient; in several ``splits``, and their sum's."""
         gradient = partials = self.parameter(f"{name.upper()}_GRADIENT")
         if splits > 1:

@@ -10,6 +10,7 @@ from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import Tile
 from blobnet.implementations.tiled import Tiled
 from blobnet.launch.kernel_source import Macro
+from blobnet.memory.blob import FLOAT32
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ WEIGHT_TILES = (
     WarpTile(64, 64, 32, 32, 32, 3, speed=1.75, busy=3, overhead=80),
 )
 
+#: The time of products of narrow blobs over that of float32's: forward and backward data, and gradients of weights.
+_NARROW_COSTS = (1.1, 1.7)
+
 
 class Tensor(Tiled):
     """Products of matrices on tensor cores, for those who asked for tf32, or bfloat16; in splits as ``tiled``.
@@ -65,6 +69,12 @@ class Tensor(Tiled):
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
         tiles = WEIGHT_TILES if operation.direction == BACKWARD_WEIGHTS else TILES
         return tiles if operation.tuning.precision in cls.precisions else ()
+
+    def _product_cost(self, splits: int) -> float:
+        """The cost of the products: narrow numbers are widened on the way to local memory, which takes registers."""
+        operation = self.operation
+        is_narrow = any(blob.type != FLOAT32 for blob in (operation.source, operation.result))
+        return super()._product_cost(splits) * (_NARROW_COSTS[self.of_weights] if is_narrow else 1)
 
     def row(self, phase: Phase) -> int:
         # A row as long as the source's makes neighbours of neighbours in memory, which copies need to be fast.

@@ -5,7 +5,7 @@
  * The delta and the input are cells of the same positions (pack_cells.cl); at those that are no result's the delta is 0. A
  * cell is 8 rows of the product, or columns, at one position. A work-group makes the sums of TILE_UNITS output units,
  * TILE_COLUMNS input units and TAP_GROUPS * GROUP_TAPS taps, a warp group those of 64 output units and GROUP_TAPS taps.
- * Of TILE_DEPTH positions the input's cells, SPAN more of each, are copied once for all taps. STAGES of these lie in local
+ * Taps of one block read the same phase of the input (TAP_TABLE's run). Of TILE_DEPTH positions the input's cells, SPAN more of each, are copied once for all taps. STAGES of these lie in local
  * memory or are on their way there. Splits of the positions go to a partial sum each; gradient/reduce.cl adds them in a
  * fixed order.
  *
@@ -30,7 +30,8 @@
  *   DELTA_TAIL        positions of DELTAS after the last sample
  *   SPAN              from the first tap to the last
  *   FIRST_SHIFT       from a position to the first that its taps read
- *   TAP_TABLE         0, shift and number of each tap
+ *   TAP_TABLE         run, shift and number of each tap
+ *   BLOCK_TABLE       of each block of taps the first one, and the end of its run
  *   SPLITS
  *   TILE_UNITS        output units a work-group
  *   TILE_COLUMNS      input units a work-group
@@ -55,7 +56,7 @@
 #define STAGE_DELTAS (TILE_UNITS / CELL * TILE_DEPTH)
 #define STAGE_ELEMENTS (STAGE_DELTAS + TILE_COLUMNS / CELL * RUN_POSITIONS)
 __constant int tap_table[][3] = TAP_TABLE;
-#define TAPS ((int)(sizeof(tap_table) / sizeof(tap_table[0])))
+__constant int block_table[][2] = BLOCK_TABLE;
 
 INLINE void copy_step(__local cell_t *stage, __global const cell_t *deltas, const int delta_positions,
                       __global const cell_t *cells, const int positions, __local signal_t *signal)
@@ -81,8 +82,10 @@ convolution_backward_weight_cells(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, 
     const int first_column = tile / UNIT_TILES % COLUMN_TILES * TILE_COLUMNS;
     const int warp_group = WARP / GROUP_WARPS;
     const int own_unit = warp_group % UNIT_GROUPS * 64;
-    const int first_tap =
-        (tile / (UNIT_TILES * COLUMN_TILES) * TAP_GROUPS + warp_group / UNIT_GROUPS) * GROUP_TAPS;
+    const int block = tile / (UNIT_TILES * COLUMN_TILES);
+    const int first_tap = block_table[block][0] + warp_group / UNIT_GROUPS * GROUP_TAPS;
+    const int end_tap = block_table[block][1];
+    const int run = tap_table[block_table[block][0]][0];
     const int split = get_global_id(1);
     const int group = get_global_id(2);
 
@@ -94,9 +97,10 @@ convolution_backward_weight_cells(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, 
     __global const cell_t *own_deltas = (__global const cell_t *)ARRAY(deltas)
                                         + (size_t)(group * DELTA_CELLS + first_unit / CELL) * delta_positions
                                         + first_step * TILE_DEPTH;
-    __global const cell_t *own_cells = (__global const cell_t *)ARRAY(cells)
-                                       + (size_t)(group * SOURCE_CELLS + first_column / CELL) * positions
-                                       + LEAD + FIRST_SHIFT + first_step * TILE_DEPTH;
+    __global const cell_t *own_cells =
+        (__global const cell_t *)ARRAY(cells)
+        + (size_t)((run * GROUPS + group) * SOURCE_CELLS + first_column / CELL) * positions + LEAD
+        + FIRST_SHIFT + first_step * TILE_DEPTH;
 #define COPY_STEP(step)                                                                                     \
     copy_step(memory + (step) % STAGES * STAGE_ELEMENTS, own_deltas + (step) * TILE_DEPTH, delta_positions, \
               own_cells + (step) * TILE_DEPTH, positions, signals + (step) % STAGES)
@@ -109,11 +113,11 @@ convolution_backward_weight_cells(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, 
             sums[j][i] = 0;
         }
     }
-    /* Taps past the last one repeat it; their sums are not stored. */
+    /* Taps past the last one of the block repeat it; their sums are not stored. */
     int shifts[GROUP_TAPS];
     UNROLL
     for (int j = 0; j < GROUP_TAPS; j++) {
-        shifts[j] = tap_table[min(first_tap + j, TAPS - 1)][1];
+        shifts[j] = tap_table[min(first_tap + j, end_tap - 1)][1];
     }
     const bool copies = get_local_id(0) == 0;
     if (copies) {
@@ -158,12 +162,12 @@ convolution_backward_weight_cells(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, 
                                      * (FILTER_HEIGHT * FILTER_WIDTH);
     UNROLL
     for (int j = 0; j < GROUP_TAPS; j++) {
-        const int tap = tap_table[min(first_tap + j, TAPS - 1)][2];
+        const int tap = tap_table[min(first_tap + j, end_tap - 1)][2];
         UNROLL
         for (int i = 0; i < SUM_REGISTERS; i++) {
             const int unit = first_unit + own_unit + WARP % GROUP_WARPS * 16 + LANE_ROW + i / 2 % 2 * 8;
             const int column = first_column + i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
-            if (first_tap + j < TAPS && unit < GROUP_OUTPUT_UNITS && column < GROUP_INPUT_UNITS) {
+            if (first_tap + j < end_tap && unit < GROUP_OUTPUT_UNITS && column < GROUP_INPUT_UNITS) {
                 results[(unit * GROUP_INPUT_UNITS + column) * (FILTER_HEIGHT * FILTER_WIDTH) + tap] =
                     sums[j][i];
             }
