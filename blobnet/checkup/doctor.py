@@ -15,9 +15,9 @@ from typing import Any
 import blobnet
 from blobnet.checkup.chains import checks_of_chains
 from blobnet.checkup.steps import checks_of_steps
-from blobnet.device.discovery import DeviceInfo, check_precision, choose, devices, no_platform_error
+from blobnet.device.discovery import DeviceInfo, choose, devices, no_platform_error, products_on
 from blobnet.device.tuning import Tunings
-from blobnet.errors import BlobnetError, DeviceError, FileError
+from blobnet.errors import BlobnetError, FileError
 from blobnet.examination import layer_cases
 from blobnet.examination.checks import Check, Examinable, check_of_way, checks_of_implementations, checks_of_layers
 from blobnet.examination.children import LIMIT, examine_all
@@ -231,11 +231,8 @@ def _checks(info: DeviceInfo, tunings: Tunings, patient: Patient, thorough: bool
     """All for a device."""
     found: list[Examinable] = []
     model = info.model.measured(**tunings.speeds)
-    for products in dict.fromkeys(products for products, _ in PRECISIONS.values()):
-        with contextlib.suppress(DeviceError):  # It has no tensor cores.
-            check_precision(info, products)
-            tuning = Tuning(model, products)
-            found += checks_of_implementations(tuning, _MORE_LAYERS if thorough else _LAYERS, seed)
+    for products in dict.fromkeys(products_on(model, precision) for precision in PRECISIONS):
+        found += checks_of_implementations(Tuning(model, products), _MORE_LAYERS if thorough else _LAYERS, seed)
     found += checks_of_layers(thorough=thorough, seed=seed)
     found += checks_of_chains(thorough=thorough, seed=seed)
     found += checks_of_steps(seed)

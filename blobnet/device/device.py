@@ -6,7 +6,7 @@ import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from blobnet.device.discovery import AMPERE, DeviceInfo, check_precision, choose
+from blobnet.device.discovery import DeviceInfo, check_precision, choose, products_on
 from blobnet.device.memory import Memory
 from blobnet.device.opencl import cl
 from blobnet.device.programs import Programs
@@ -86,9 +86,7 @@ class Device:
     @property
     def tuning(self) -> Tuning:
         """Values for tunables on this device, and the candidates that were measured as the fastest."""
-        has_tensor_cores = (self.model.capability or (0, 0)) >= AMPERE
-        products = PRECISIONS[self.precision][0] if has_tensor_cores else "fp32"
-        return Tuning(self.model, products, self.tunings.choices, self.padding, self.storage)
+        return Tuning(self.model, products_on(self.model, self.precision), self.tunings.choices, self.padding, self.storage)
 
     def at(self, precision: str, storage: str = FLOAT32.name) -> Device:
         """Return the same device, with the same queue, memory and programs, for one of PRECISIONS.

@@ -390,6 +390,11 @@ def check_precision(info: DeviceInfo, precision: str) -> None:
         raise DeviceError("precision", rule, device=info.name, hint="leave it at fp32, or choose another device.")
 
 
+def products_on(model: DeviceModel, precision: str) -> str:
+    """Return what products round their factors to at one of PRECISIONS: fp32 on devices without tensor cores."""
+    return PRECISIONS[precision][0] if (model.capability or (0, 0)) >= AMPERE else "fp32"
+
+
 def _compute_capability(info: DeviceInfo) -> tuple[int, int] | None:
     """NVIDIA's version of what a device can do; None for devices of others."""
     major = _asked(info.handle, "compute_capability_major_nv")

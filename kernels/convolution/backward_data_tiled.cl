@@ -53,6 +53,7 @@
 #include "convolution/phase_taps.h"
 #define source_t output_delta_t
 #include "convolution/tiled.h"
+#include "convolution/phase_columns.h"
 #include "convolution/phase_positions.h"
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void

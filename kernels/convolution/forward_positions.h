@@ -1,26 +1,8 @@
 /*
- * Where the columns of a product lie in a forward convolution, and what happens to its sums: for the kernels whose header
- * (tiled.h, tensor.h) makes the product. Positions are cells (n, y, x) of the output; with ROW_POSITIONS above its width
+ * What happens to the sums of a forward convolution's product, for the kernels whose header (tiled.h, tensor.h,
+ * cell_product.h) makes it. Positions are cells (n, y, x) of the output; with ROW_POSITIONS above its width
  * there are some after each row, so that neighbours in a plane of the input are neighbours. Their sums are not stored.
  */
-#include "place.h"
-
-#ifdef SOURCE_COLUMN
-/* The input at this work-item's columns. */
-INLINE void find_columns(PLACE_OF(input_t) columns[SOURCE_COLUMNS], READ_BLOB(input), const int count)
-{
-#pragma unroll
-    for (int j = 0; j < SOURCE_COLUMNS; j++) {
-        /* Positions past the last one repeat it; their sums are not stored. */
-        const int p = min(FIRST_POSITION + SOURCE_COLUMN(j), count * POSITIONS - SOURCE_RUN);
-        const int y = POSITION_Y(p);
-        const int x = POSITION_X(p);
-        columns[j] =
-            PLACE(input_t, input,
-                  BLOB_INDEX(INPUT, p / POSITIONS, GROUP * GROUP_INPUT_UNITS, y * STRIDE_Y, x * STRIDE_X));
-    }
-}
-#endif
 
 /*
  * What a pass adds to its sums is loaded ahead of the barriers: of all passes at once, where registers suffice.

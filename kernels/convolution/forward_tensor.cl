@@ -41,6 +41,7 @@
 #include "convolution/forward_taps.h"
 typedef input_t source_t;
 #include "convolution/tensor.h"
+#include "convolution/forward_columns.h"
 #include "convolution/forward_positions.h"
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void

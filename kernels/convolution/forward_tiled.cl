@@ -41,6 +41,7 @@
 #include "convolution/forward_taps.h"
 #define source_t input_t
 #include "convolution/tiled.h"
+#include "convolution/forward_columns.h"
 #include "convolution/forward_positions.h"
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void

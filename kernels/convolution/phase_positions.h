@@ -1,34 +1,17 @@
 /*
- * Where the columns of a product lie in one phase of a convolution's backward pass to its input, and what happens to its
- * sums: for the kernels whose header (tiled.h, tensor.h) makes the product. Positions are the cells (n, y, x) of the
+ * What happens to the sums of a product that makes one phase of a convolution's backward pass to its input, for the kernels
+ * whose header (tiled.h, tensor.h, cell_product.h) makes it. Positions are the cells (n, y, x) of the
  * phase; see forward_positions.h for ROW_POSITIONS.
  *
  * Of phases side by side, BESIDE_Y x BESIDE_X, a position is a block of as many cells, whose first one is PHASE_Y rows
  * and PHASE_X columns from where blocks begin; blocks may reach beyond the plane. Each cell of a block is a unit of the
  * product.
  */
-#include "place.h"
 
 #if BESIDE_Y * BESIDE_X > 1
 #define IN_PLANE(y, x) ((y) >= 0 && (y) < INPUT_DELTA_UNIT_HEIGHT && (x) >= 0 && (x) < INPUT_DELTA_UNIT_WIDTH)
 #else
 #define IN_PLANE(y, x) true
-#endif
-
-#ifdef SOURCE_COLUMN
-/* The delta at this work-item's columns. */
-INLINE void find_columns(PLACE_OF(output_delta_t) columns[SOURCE_COLUMNS], READ_BLOB(output_delta),
-                         const int count)
-{
-#pragma unroll
-    for (int j = 0; j < SOURCE_COLUMNS; j++) {
-        /* Positions past the last one repeat it; their sums are not stored. */
-        const int p = min(FIRST_POSITION + SOURCE_COLUMN(j), count * POSITIONS - SOURCE_RUN);
-        columns[j] = PLACE(output_delta_t, output_delta,
-                           BLOB_INDEX(OUTPUT_DELTA, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS, POSITION_Y(p),
-                                      POSITION_X(p)));
-    }
-}
 #endif
 
 /* Does something for each result of a pass: of row i of this work-item's column j, where the result lies at `at`. */

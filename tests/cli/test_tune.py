@@ -421,7 +421,8 @@ def test_tensor_cores_may_round(
 def test_products_in_fp32_may_not_round_in_tf32_either(tf32: Tuning) -> None:
     (case,) = layer_cases.named("50x7x8:40k3p1")
     for candidates in tuner._Problem(case, 3, tf32).candidates.values():
-        assert {item.way.variant for item in candidates if item.precision == "tf32"} == {"tensor"}
+        assert {item.way.variant for item in candidates if item.precision == "tf32"} <= {"tensor", "cells"}
+        assert "tensor" in {item.way.variant for item in candidates}
         assert {"tiled", "winograd4"} <= {item.way.variant for item in candidates if item.precision == "fp32"}
 
 

@@ -5,19 +5,28 @@ Small integers are exact in tf32 and in bfloat16, and so are their sums in fp32:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
+from blobnet.device import splice
 from blobnet.device.device import Device
+from blobnet.examination.checks import plan_alone
+from blobnet.examination.reference.convolution import Windows, conv2d, conv2d_backward
+from blobnet.implementations import cells
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+from blobnet.implementations.cells import TILES, WEIGHT_TILES, CellTile
+from blobnet.launch.kernel_call import Tuning
+from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
-from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract
-from tests.layers.test_convolution_tensor import MORE_CASES
+from tests.layers.test_convolution_tensor import MORE_CASES, exact, need_tensor_cores
+from tests.layers.test_convolution_variants import in_splits
 
 CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     **{name: case for name, case in MORE_CASES.items() if name != "whole tiles"},
@@ -26,42 +35,95 @@ CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "one tap": (Conv2D(37, 1, bias=False), Shape(36, 6, 6)),
     "padding beyond the filter": (Conv2D(5, 2, padding=((3, 0), (0, 4))), Shape(6, 3, 4)),
     "groups and dilation": (Conv2D(21, (3, 2), dilation=(1, 2), groups=3, padding=((1, 1), (0, 1))), Shape(15, 4, 5)),
+    "phases of several taps": (Conv2D(10, 5, stride=2, padding=2, groups=2), Shape(18, 9, 8)),
 }
+#: What factors are rounded to, and by how much of themselves at most.
+ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 
 
-def exact(device: Device, layer: Conv1D | Conv2D, shape: Shape, precision: str, **options: Any) -> ContractReport:
-    """The contract on small integers, on these kernels alone."""
-    generator = np.random.default_rng(7)
-    count = 3
-
-    def integers(*size: int) -> Any:
-        return generator.integers(-4, 5, size)
-
-    return contract(
-        device,
-        layer,
-        shape,
-        ["tight"],
-        count=count,
-        inputs=[integers(count, *shape.dimensions)],
-        parameters={spec.name: integers(*spec.shape) for spec in layer.parameters([shape])},
-        delta=integers(count, *layer.output_shape([shape]).dimensions),
-        tuning=tuning_for("gpu", compute_units=2, precision=precision, only={"cells"}),
-        **options,
-    )
+def tuning(precision: str = "bf16") -> Tuning:
+    return tuning_for("gpu", compute_units=2, precision=precision, only={"cells"})
 
 
-@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("precision", ROUNDING)
 @pytest.mark.parametrize("case", CASES)
 def test_exact_products(device: Device, small_tiles: None, case: str, precision: str) -> None:
-    layer, shape = CASES[case]
-    report = exact(device, layer, shape, precision)
-    phases = ["forward", "backward data"]
-    # Tensor cores take no cells of tf32 turned.
-    if precision == "bf16":
-        phases.append("backward parameters")
+    report = exact(device, *CASES[case], ["tight"], tuning=tuning(precision))
+    phases = ["forward", "backward data", *(["backward parameters"] if precision == "bf16" else [])]
     for run, phase in product(report.runs.values(), phases):
-        others = {"convolution/split_sum", "convolution/clear_phase", "convolution/pack_cells"}
-        products = {call.kernel for call in run.calls[phase] if "convolution" in call.kernel} - others
-        assert products
-        assert all("cells" in kernel for kernel in products), products
+        assert any("cells" in call.kernel for call in run.calls[phase])
+        assert not any("tensor" in call.kernel for call in run.calls[phase])
+
+
+def test_splits(device: Device, small_tiles: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_splits(monkeypatch, 3)
+    report = exact(device, *CASES["odd"], ["tight"], fused=("sigmoid",), tuning=tuning())
+    for run in report.runs.values():
+        splits = [call.macros["SPLITS"] for calls in run.calls.values() for call in calls if "SPLITS" in call.macros]
+        assert set(splits) == {3}
+
+
+@pytest.mark.parametrize("tile", [*TILES, *WEIGHT_TILES], ids=str)
+def test_every_tile(device: Device, tile: CellTile, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_tensor_cores(device)
+    monkeypatch.setattr(cells, "TILES" if tile in TILES else "WEIGHT_TILES", (tile,))
+    # More than one tile of everything, and none of them whole; more steps than stages.
+    layer = Conv2D(tile.units + 3, (1, 3) if tile in TILES or tile.all_taps > 1 else 1)
+    exact(device, layer, Shape(2 * tile.units + 5, 2, tile.columns // 2), ["tight"], tuning=tuning())
+
+
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_error(device: Device, small_tiles: None, precision: str) -> None:
+    """Each factor is off by its rounding at most, so a sum by twice that of the sum of its products' magnitudes."""
+    layer, shape, generator = Conv2D(40, 3, padding=1, bias=False), Shape(50, 5, 6), np.random.default_rng(3)
+    x, delta = generator.standard_normal((3, 50, 5, 6)), generator.standard_normal((3, 40, 5, 6))
+    weight = generator.standard_normal((40, 50, 3, 3))
+    x, delta, weight = (values.astype(np.float32).astype(np.float64) for values in (x, delta, weight))
+    options: dict[str, Any] = {"parameters": {"weight": weight}, "delta": delta, "absolute": 2.0}
+    report = contract(device, layer, shape, ["tight"], inputs=[x], tuning=tuning(precision), **options)
+    windows = Windows(padding=((1, 1), (1, 1)))
+
+    def results(*arrays: Any) -> list[Any]:
+        backward = conv2d_backward(arrays[0], arrays[1], None, arrays[2], windows)
+        return [conv2d(arrays[0], arrays[1], None, windows), *backward[:2]]
+
+    run = report.runs["tight"]
+    found: list[Any] = [run.output, run.input_deltas[0], (run.gradients or {})["weight"]]
+    bounds = results(abs(x), abs(weight), abs(delta))
+    for actual, wanted, bound in zip(found, results(x, weight, delta), bounds, strict=True):
+        error = np.abs(actual.reshape(wanted.shape) - wanted)
+        assert (error <= 2 * ROUNDING[precision] * bound + 1e-5).all()
+        # Rounded to the nearest, errors are random, and far below their bound; fp32 would be far below this again.
+        assert ROUNDING[precision] / 16 < np.sqrt((error**2).mean()) / np.sqrt((wanted**2).mean()) < ROUNDING[precision]
+
+
+def test_what_has_no_room_is_no_candidate() -> None:
+    """Runs of planes that are so wide fit no local memory, and cells of many samples no buffer."""
+    for layer, shape, count in ((Conv2D(8, 9), Shape(8, 40, 4000), 1), (Conv2D(8, 3), Shape(64, 300, 300), 500)):
+        for direction in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS):
+            operation = plain(layer, shape, count, direction)
+            assert [*cells.Cells.tiles(operation)]
+            assert not [*cells.Cells.candidates(operation)]
+
+
+def test_other_tensor_cores_get_none() -> None:
+    """Those of other compute capabilities have no such instructions; None is a device that is simulated."""
+    for capability, is_there in ((None, True), ((9, 0), True), ((8, 0), False), ((10, 0), False)):
+        operation = plain(Conv2D(8, 3), Shape(8, 9, 9), 2, FORWARD)
+        model = replace(operation.tuning.model, capability=capability)
+        operation = replace(operation, tuning=replace(operation.tuning, model=model))
+        assert bool([*cells.Cells.candidates(operation)]) == is_there
+
+
+def plain(layer: Conv2D, shape: Shape, count: int, direction: str) -> Any:
+    """An operation of a layer alone."""
+
+    site = plan_alone(layer, shape, count, tuning())[1]
+    return layer.operation(site, direction)
+
+
+def test_instructions_take_the_place_of_their_comments() -> None:
+    text = ".version 8.8\n.target sm_90\n\t//sm_90a wgmma.fence.sync.aligned;\n\tadd.f32 %f1, %f2, %f3;\n"
+    wanted = ".version 8.8\n.target sm_90a\n\twgmma.fence.sync.aligned;\n\tadd.f32 %f1, %f2, %f3;\n"
+    assert splice.spliced(text.encode()) == wanted.encode()
+    assert splice.MARK in load("convolution/forward_cells")._expanded

@@ -61,7 +61,9 @@ def exact(
     for run in report.runs.values():
         others = {"convolution/split_sum", "convolution/clear_phase"}
         products = {kernel for kernel in run.kernels if "convolution" in kernel} - others
-        assert all("tensor" in kernel for kernel in products), products
+        assert products
+        # Tensor cores take no cells of tf32 for gradients of weights.
+        assert all("tensor" in kernel or "cells" in kernel for kernel in products), products
     return report
 
 

@@ -34,7 +34,8 @@ ROOT = Path(__file__).parents[2]
 
 def tuning_of(name: str, storage: StorageType = FLOAT32) -> Tuning:
     """Of a device that has what the implementation needs, and shall use nothing else."""
-    kind, precision = "gpu" if IMPLEMENTATIONS[name].lanes else "cpu", "tf32" if name == "tensor" else "fp32"
+    item = IMPLEMENTATIONS[name]
+    kind, precision = "gpu" if item.lanes else "cpu", item.precisions[-1]
     return tuning_for(kind, compute_units=2, only={name}, precision=precision, storage=storage)
 
 
@@ -70,7 +71,7 @@ def check(
     settings = {"count": count, "tuning": tuning_of(name, storage), "absolute": 5e-5, "weights": weights}
     if isinstance(layer, Dense):
         return test_dense.contract(device, layer, shape, ["tight"], None, **settings)
-    if name == "tensor":
+    if IMPLEMENTATIONS[name].precisions != ("fp32",):
         return test_convolution_tensor.exact(device, layer, shape, ["own pitches"], **settings)
     return contract(device, layer, shape, ["own pitches"], **settings)
 

@@ -44,7 +44,7 @@ LOSSES = (
 )
 TUNINGS = [tuning_for(kind) for kind in ("cpu", "gpu")]
 TUNINGS += [tuning_for(kind, only={name}) for kind in ("cpu", "gpu") for name in IMPLEMENTATIONS]
-TUNINGS += [tuning_for("gpu", only={"tensor"}, precision="tf32")]
+TUNINGS += [tuning_for("gpu", only={name}, precision="bf16") for name in ("tensor", "cells")]
 
 
 def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
