@@ -86,7 +86,9 @@ class Device:
     @property
     def tuning(self) -> Tuning:
         """Values for tunables on this device, and the candidates that were measured as the fastest."""
-        return Tuning(self.model, products_on(self.model, self.precision), self.tunings.choices, self.padding, self.storage)
+        return Tuning(
+            self.model, products_on(self.model, self.precision), self.tunings.choices, self.padding, self.storage
+        )
 
     def at(self, precision: str, storage: str = FLOAT32.name) -> Device:
         """Return the same device, with the same queue, memory and programs, for one of PRECISIONS.
