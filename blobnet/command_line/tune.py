@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     graph = None if cases else build_or_load(options.model, options.size).graph
     device = Device(options.device).at(options.precision)
     if device.storage != FLOAT32:
-        rule = "ways are measured at fp32 or tf32, and serve bf16 too"
+        rule = "ways are measured with float32 between layers, at fp32 or tf32"
         raise OptionError("--precision", rule, precision=options.precision)
     tunings, batch_size, training = device.tunings, options.batch_size, not options.inference
     if options.level != LEVELS[0]:

@@ -28,6 +28,8 @@ CAPABILITY, _LOCAL_BYTES = (9, 0), (227 << 10) - 128
 _MAX_BYTES = 1 << 30
 #: The most steps of the weights, or of the gradient's factors, that lie in local memory at once, and the fewest.
 _STAGES, _MIN_STAGES = 4, 3
+#: The cost of packing few cells, which wait for memory.
+_PACKING_COST = 4 * LAUNCH_COST
 #: Rows of a warp group's product, and its work-items.
 _GROUP_ROWS, _GROUP_ITEMS = 64, 128
 
@@ -78,12 +80,12 @@ class GradientTile(CellTile):
 
 #: Tiles of forward and backward data. Speeds are for tf32, and were fitted to times on an NVIDIA H200.
 TILES = (
-    CellTile(128, 128, 8, 128, 1, speed=9, busy=1, overhead=150),
-    CellTile(64, 128, 8, 64, 1, speed=7, busy=2, overhead=150),
-    CellTile(256, 128, 8, 256, 1, speed=10, busy=1, overhead=150),
-    CellTile(128, 256, 8, 128, 1, speed=10, busy=1, overhead=150),
-    CellTile(64, 256, 8, 64, 1, speed=7, busy=1, overhead=150),
-    CellTile(64, 64, 8, 64, 1, speed=5, busy=3, overhead=150),
+    CellTile(128, 128, 8, 128, 1, speed=9, busy=1, overhead=250),
+    CellTile(64, 128, 8, 64, 1, speed=7, busy=2, overhead=250),
+    CellTile(256, 128, 8, 256, 1, speed=10, busy=1, overhead=250),
+    CellTile(128, 256, 8, 128, 1, speed=10, busy=1, overhead=250),
+    CellTile(64, 256, 8, 64, 1, speed=7, busy=1, overhead=250),
+    CellTile(64, 64, 8, 64, 1, speed=5, busy=3, overhead=250),
 )
 #: Tiles of the gradient of the weights.
 WEIGHT_TILES = (
@@ -239,7 +241,7 @@ class Cells(Tiled):
         read = operation.batch_size * (operation.source.shape.elements + operation.result.shape.elements)
         written = operation.batch_size * self.sample_positions * _CELL_FLOATS * sum(self._lists)
         launches = 1 + self.of_weights
-        return super().cost + launches * LAUNCH_COST + (read + written) * VALUE_COST / operation.cores
+        return super().cost + launches * _PACKING_COST + (read + written) * VALUE_COST / operation.cores
 
     def _product_cost(self, splits: int) -> float:
         if not self.of_weights:
