@@ -708,7 +708,11 @@ def test_a_folder_that_cannot_be_written(run, net, folder: Path) -> None:
             "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet. Hint: ",
         ),
         (["anchors", "--size", "9"], 1, "--size: only networks are built for a size. Received given=anchors."),
-        (["lenet5", "--precision", "bf16"], 1, "--precision: ways are measured with float32 between layers, at fp32 or tf32."),
+        (
+            ["lenet5", "--precision", "bf16"],
+            1,
+            "--precision: ways are measured with float32 between layers, at fp32 or tf32.",
+        ),
         (["2x5x6:4k9"], 1, "Conv2D: the dilated filter must fit the padded input."),
         (["lenet5", "--level", "full"], 2, "argument --level: "),
         (["lenet5", "--batch-size", "0"], 2, "argument --batch-size: "),
