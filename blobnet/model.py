@@ -47,6 +47,7 @@ from blobnet.layers import Input, Layer, Node, Standardize, initializers
 from blobnet.losses import Loss
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.metrics import Report
+from blobnet.metrics.report import AnyReport, report_of
 from blobnet.metrics.types import Metric
 from blobnet.network import graph
 from blobnet.network.ends import Head, heads_of, losses_description, to_dict, to_list
@@ -822,15 +823,16 @@ class Model:
         batch_size: int = 128,
         device: Device | str | None = None,
         precision: str = "fp32",
-    ) -> Report:
-        """Return what a classifier gets right, class by class: a table to print, and the confusion matrix.
+    ) -> AnyReport:
+        """Return what a model gets right, class by class: a table to print, and the confusion matrix.
 
+        With targets it is a LabelReport where the loss takes logits (several labels for a sample), else a NumberReport.
         ``x`` and ``y`` (but for iterables) and ``precision`` are as for :meth:`fit`. With a class for each position
         there is no area below a curve, for which all probabilities would have to be in memory. Of several outputs
         ``output`` names one, whose labels ``y`` are.
 
         Raises:
-            OptionError: the loss takes no classes, or there is no such output.
+            OptionError: the loss takes no classes and the output has positions, or there is no such output.
         """
         names = list(self.graph.outputs)
         if (output is None and len(names) > 1) or (output is not None and output not in names):
@@ -850,7 +852,7 @@ class Model:
             return values
 
         if not shape.rank:
-            return Report.of(own_loss, np.asarray(labels), answers(x), self.class_names)
+            return report_of(own_loss, np.asarray(labels), answers(x), self.class_names)
 
         def of_some(rows: npt.NDArray[np.int64]) -> Report:
             samples = to_dict(self.graph.inputs, [np.asarray(source[rows]) for source in sources])

@@ -15,8 +15,6 @@ from blobnet.errors import DataError, FileError, first_few, warn
 CLASS_FILE, CLASS_INDEX = "classes.txt", "class_index.json"
 #: Digits of a label that is a number, and not a name of digits.
 _MAX_DIGITS = 18
-#: A number with a fraction, as programs write it.
-_NUMBER = r"[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?"
 _MAX_NAMED = 5
 
 
@@ -77,7 +75,7 @@ def numbered_labels(path: Path, labels: set[str], trained: set[str]) -> tuple[li
     """The names of the classes of a table, and the number of each label.
 
     Raises:
-        DataError: a label is of no class that is listed, or trained; or labels are numbers with fractions.
+        DataError: a label is of no class that is listed, or trained.
         FileError: the file of classes cannot be read.
     """
     listed = listed_classes(path.parent)
@@ -90,26 +88,12 @@ def numbered_labels(path: Path, labels: set[str], trained: set[str]) -> tuple[li
         rule = f"every label must stand in {class_file(path.parent).name}, or be a class's number there, from 0 on"
         wrong = next(label for label in sorted(labels) if label not in listed)
         raise DataError(str(path), rule, label=wrong, names=listed)
-    _check_no_targets(path, labels)
     if labels != trained:
         rule = "every class of the other splits must be trained"
         raise DataError(str(path), rule, label=min(labels - trained), classes=sorted(trained))
     note_alike(str(path), sorted(labels))
     names = sorted(labels, key=(lambda label: (int(label), label)) if are_numbers else str)
     return names, {name: number for number, name in enumerate(names)}
-
-
-def _check_no_targets(path: Path, labels: set[str]) -> None:
-    """Raises DataError for labels that are numbers, some of them with a fraction: targets of a regression."""
-    if not all(re.fullmatch(_NUMBER, label) for label in labels):
-        return
-    fractions = [label for label in sorted(labels) if float(label.replace(",", ".")) % 1 > 0]
-    if fractions:
-        rule = "its labels must be classes, but numbers with fractions are targets of a regression"
-        hint = "in Python, x = numpy.stack([blobnet.datasets.read_image(path, (3, 64, 64)) for path in paths]) and the "
-        hint += "numbers as y, a float32 array; model.fit(x, y, loss=blobnet.losses.MeanSquaredError()), or "
-        hint += "numpy.savez('data.npz', x=x, y=y) for blobnet train --dataset data.npz."
-        raise DataError(str(path), rule, label=fractions[0], values=len(labels), hint=hint)
 
 
 def numbers_in(names: Sequence[str], known: Sequence[str]) -> list[int] | None:

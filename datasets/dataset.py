@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.errors import OptionError
+from blobnet.errors import OptionError, counted, first_few
 from blobnet.support.old_names import old_method
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ IGNORED_LABEL = 255
 NO_BOX = -1
 #: Bytes of samples that are no array that statistics look at, at most about twice as many.
 STATISTICS_BYTES = 1 << 28
+#: Names of targets that a data set shows.
+_MAX_NAMED = 5
 
 
 def ignored_label(positions: tuple[int, ...], classes: int | None) -> int | None:
@@ -99,6 +101,8 @@ class Split:
 class Dataset:
     """A named data set; ``class_names`` is empty where ``y`` holds targets instead of class numbers.
 
+    ``target_names`` are those of the targets of a sample (N, names), where they have some; ``has_several`` says that a
+    target is 1 where a sample has the label of that name, of which it may have several, and 0 where not.
     ``validation`` is what the data set itself keeps for choosing between models, if it does.
     """
 
@@ -107,11 +111,16 @@ class Dataset:
     test: Split | None
     class_names: tuple[str, ...]
     validation: Split | None = None
+    target_names: tuple[str, ...] = ()
+    has_several: bool = False
 
     def __repr__(self) -> str:
         count = " + ".join(str(len(split)) for split in (self.train, self.validation, self.test) if split is not None)
         shape = tuple(self.train.y.shape[1:])
         goal = f"{self.classes} classes" if self.classes else f"targets of {shape}" if shape else "a target each"
+        if self.target_names:
+            count_of = counted(len(self.target_names), "label" if self.has_several else "number")
+            goal = f"{count_of}: {first_few(self.target_names, _MAX_NAMED)}"
         goal += f" for each of {self.positions} positions" if self.positions else ""
         goal += f" in up to {shape[0]} boxes" if self.has_boxes else ""
         return f"{self.name}: {count} samples of {self.shape}, {goal}"

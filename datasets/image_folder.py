@@ -8,7 +8,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,24 +22,34 @@ from blobnet.datasets.class_names import (
     class_file,
     listed_classes,
     note_alike,
-    numbered_labels,
 )
 from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split, ignored_label
 from blobnet.datasets.listing import Listing, has_pictures, subfolders
+from blobnet.datasets.picture_labels import (
+    CLASSES,
+    ROW_RULE,
+    SEVERAL,
+    Labelled,
+    check_kind,
+    has_several,
+    read_labels,
+)
 from blobnet.datasets.picture_source import PictureSource
 from blobnet.datasets.picture_workers import SKIP_HINT, Form, PictureWorkers
 from blobnet.datasets.pictures import REAL, note_shallow
 from blobnet.datasets.source import KEPT_BYTES, Source
 from blobnet.datasets.split_names import SPLIT_NAMES, split_like, split_named
 from blobnet.datasets.user_data import largest_class
-from blobnet.errors import DataError, FileError, OptionError, first_few, warn
+from blobnet.errors import DataError, FileError, OptionError, first_few, near_matches, warn
 from blobnet.support.checks import is_int
 from blobnet.support.picture_kinds import FORMATS, LOSSLESS
 from blobnet.support.regular_file import check_regular
 
 TABLE_SUFFIXES = (".csv",)
 #: The names that columns of a table may have.
-_PATH_COLUMNS, _LABEL_COLUMNS = ("path", "file", "filename", "image"), ("label", "class")
+_PATH_COLUMNS, _LABEL_COLUMNS = ("path", "file", "filename", "file_name", "image"), ("label", "class")
+#: The tables that a folder of pictures without classes may have.
+_TABLES = ("labels.csv", "metadata.csv")
 #: Pictures up to which processes to look at them take longer to start than they would save.
 FEW_PICTURES = 512
 
@@ -54,12 +64,12 @@ _FLAT_SPLIT = "put its pictures into a folder for each class, or name their clas
 #: Pictures that cannot be read which an error or a warning names.
 _MAX_NAMED = 20
 
-#: Pictures with their class numbers, and pictures with the files of their masks.
-Pictures = list[tuple[Path, int]]
+#: Pictures with their class numbers (or rows of labels), and pictures with the files of their masks.
+Pictures = list[tuple[Path, Any]]
 Masked = list[tuple[Path, Path]]
 #: The pictures in folders, by their names without suffixes.
 _Stems = dict[Path, dict[str, list[Path]]]
-_Label = TypeVar("_Label", int, Path)
+_Label = TypeVar("_Label")
 _Parts = Mapping[str, list[tuple[Path, _Label]]]
 
 
@@ -73,17 +83,23 @@ class Reading:
         skip_unreadable: whether pictures that cannot be decoded are left out, with a warning. All are decoded once to
             find them.
         units: what every picture becomes: 1 for gray, 3 for RGB; None: gray if all are.
+        labels: the kind of their labels, one of LABEL_KINDS; None finds it.
+        columns: those of a table that hold labels; None takes ``label`` or ``class``, else all that are not the path
+            and the split.
 
     Raises:
-        OptionError: the size is not a pair of positive numbers.
+        OptionError: the size is not a pair of positive numbers, or there is no such kind of labels.
     """
 
     size: tuple[int, int] | None = None
     workers: int | None = None
     skip_unreadable: bool = False
     units: int | None = None
+    labels: str | None = None
+    columns: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        check_kind(self.labels)
         size: Any = self.size
         if size is None or (isinstance(size, tuple | list) and len(size) == 2 and all(is_int(n, 1) for n in size)):
             return
@@ -106,6 +122,10 @@ def read_image_folder(folder: Path, reading: Reading) -> Dataset:
     takes up to 64 MB, else a :class:`Source` that decodes pictures when they are asked for. A warning says how many
     files of which suffixes are left out. Hidden ones are, too.
 
+    A folder called ``cat|red`` holds pictures with both labels: then, or with ``reading.labels``, the names of all
+    folders are texts for :func:`read_labels`. A folder of pictures without classes may have a table ``labels.csv`` or
+    ``metadata.csv``, as for :func:`read_picture_table`.
+
     Where the folders are ``images`` and ``masks`` instead of classes, each picture has a mask of its size, its place
     and its name, but for the suffix, in a format that keeps values: its gray values, or indices into a palette, are the
     class numbers of the positions, or 255 for those that take no part. A file of classes then names the numbers. y is
@@ -124,6 +144,9 @@ def read_image_folder(folder: Path, reading: Reading) -> Dataset:
         masked: dict[str, Masked] = {part: _find_masked(own, listing) for part, own in folders.items()}
         listing.say(str(folder))
         return _masked_dataset(folder, masked, reading)
+    table = _table_in(folder, trained, reading)
+    if table is not None:
+        return replace(read_picture_table(table, reading), name=folder.resolve().name)
     if not trained:
         rule, hint = "it must hold one folder of pictures for each class", None
         if has_pictures(folders["train"]):
@@ -131,6 +154,9 @@ def read_image_folder(folder: Path, reading: Reading) -> Dataset:
             hint = f"{hint}{folder.parent}." if folders["train"] == folder else _FLAT_SPLIT
         raise DataError(str(folders["train"]), rule, hint=hint)
     names = [each.name for each in trained]
+    kind = reading.labels or (SEVERAL if any(map(has_several, names)) else CLASSES)
+    if kind != CLASSES:
+        return _labelled_folder(folder, folders, listing, replace(reading, labels=kind))
     class_names = listed_classes(folder) or names
     for name in names:
         if name not in class_names:
@@ -145,6 +171,38 @@ def read_image_folder(folder: Path, reading: Reading) -> Dataset:
         warn(str(folder), f"all pictures lie below {trained[0].name}, which is taken for the only class", hint=hint)
     listing.say(str(folder))
     return _dataset(folder.resolve().name, pictures, class_names, reading)
+
+
+def _table_in(folder: Path, classes: Sequence[Path], reading: Reading) -> Path | None:
+    """The table of a folder of pictures that has no folders of classes; None where there is none.
+
+    Raises:
+        OptionError: columns are named, but there is no table.
+    """
+    found = next((path for name in _TABLES if (path := folder / name).is_file()), None)
+    if found is not None and len(classes) < 2:
+        return found
+    if reading.columns is not None:
+        rule = f"only a table has columns of labels: a CSV file, or {' or '.join(_TABLES)} in a folder without classes"
+        raise OptionError("columns", rule, columns=", ".join(reading.columns), data=folder)
+    return None
+
+
+def _labelled_folder(folder: Path, folders: Mapping[str, Path], listing: Listing, reading: Reading) -> Dataset:
+    """Pictures in folders whose names are several labels, or numbers, as a data set."""
+    parts = {
+        part: [
+            Labelled(path, (each.name,), str(each))
+            for each in listing.folders(own, _CLASS_FILES)
+            for path in listing.pictures(each)
+        ]
+        for part, own in folders.items()
+    }
+    listing.say(str(folder))
+    for part, own in parts.items():
+        if not own:
+            raise DataError(str(folders[part]), "its folders must hold pictures", **listing.received)
+    return _labelled_dataset(folder.resolve().name, folder, parts, ("label",), reading)
 
 
 def _split_folders(folder: Path, listing: Listing) -> dict[str, Path]:
@@ -201,7 +259,10 @@ def _pair_of_masks(folder: Path, found: Sequence[Path]) -> bool:
 
 
 def read_picture_table(path: Path, reading: Reading) -> Dataset:
-    """Read a CSV file whose columns ``path`` and ``label``, and perhaps ``split``, name pictures and their classes.
+    """Read a CSV file whose columns ``path`` and ``label``, and perhaps ``split``, name pictures and their labels.
+
+    Labels are classes; ``cat|red``, several of them; or numbers: see :func:`read_labels`. Without a column ``label``,
+    all columns besides are labels: 0 and 1, or numbers. y is then float32, (N, labels).
 
     Commas, semicolons or tabs part them. Paths are relative to the file's folder. Classes are numbered in the order of
     their sorted names (as numbers if all are whole numbers), or of a file of classes beside it, which labels may also
@@ -211,28 +272,57 @@ def read_picture_table(path: Path, reading: Reading) -> Dataset:
     """
     columns, rows = _cells(path)
     lower = [name.lower() for name in columns]
-    place_of_path, place_of_label = (
-        next((lower.index(name) for name in names if name in lower), None) for names in (_PATH_COLUMNS, _LABEL_COLUMNS)
-    )
-    if place_of_path is None or place_of_label is None:
+    place_of_path = next((lower.index(name) for name in _PATH_COLUMNS if name in lower), None)
+    labels_at = _label_places(path, columns, place_of_path, reading.columns)
+    if place_of_path is None or not labels_at:
         hint = "the first line names the columns; split (train, test or val) may be a third one."
         raise DataError(str(path), "it must have the columns path and label", columns=columns, hint=hint)
-    parts: dict[str, list[tuple[Path, str]]] = {"train": []}
+    parts: dict[str, list[Labelled]] = {"train": []}
     stems: _Stems = {}
     for number, row in enumerate(rows, 2):
         cells = [cell.strip() for cell in row[: len(columns)]] + [""] * (len(columns) - len(row))
         part = split_named(cells[lower.index("split")] if "split" in lower else "train")
-        if not cells[place_of_path] or not cells[place_of_label] or part is None:
-            rule = "every row must have a path and a label, and its split must be train, test or val"
-            raise DataError(f"{path}, row {number}", rule, row=cells)
+        place, labels = f"{path}, row {number}", tuple(cells[column] for column in labels_at)
+        if not cells[place_of_path] or part is None:
+            raise DataError(place, ROW_RULE, row=cells)
         file = _meant_file(path.parent / cells[place_of_path], stems)
-        parts.setdefault(part, []).append((file, cells[place_of_label]))
+        parts.setdefault(part, []).append(Labelled(file, labels, place))
     if not parts["train"]:
         raise DataError(str(path), "it must name pictures to train on", rows=len(rows))
-    labels = {label for pictures in parts.values() for _, label in pictures}
-    class_names, number_of = numbered_labels(path, labels, {label for _, label in parts["train"]})
-    numbered = {part: [(file, number_of[label]) for file, label in pictures] for part, pictures in parts.items()}
-    return _dataset(path.stem, numbered, class_names, reading)
+    return _labelled_dataset(path.stem, path, parts, [columns[column] for column in labels_at], reading)
+
+
+def _label_places(
+    path: Path, columns: Sequence[str], place_of_path: int | None, wanted: Sequence[str] | None
+) -> list[int]:
+    """The places of the columns that hold labels.
+
+    Raises:
+        OptionError: there is no column of a wanted name.
+    """
+    if wanted is not None:
+        for name in wanted:
+            if name not in columns:
+                raise OptionError(
+                    "columns", f"{path} must have them", missing=name, hint=near_matches(name, [*columns])
+                )
+        return [columns.index(name) for name in wanted]
+    lower = [name.lower() for name in columns]
+    found = next((lower.index(name) for name in _LABEL_COLUMNS if name in lower), None)
+    if found is not None or place_of_path is None:
+        return [] if found is None else [found]
+    return [place for place, name in enumerate(lower) if place != place_of_path and name and name != "split"]
+
+
+def _labelled_dataset(
+    name: str, subject: Path, parts: Mapping[str, Sequence[Labelled]], columns: Sequence[str], reading: Reading
+) -> Dataset:
+    """Pictures whose labels are texts as a data set."""
+    labels = read_labels(subject, parts, columns, reading.labels)
+    pictures: dict[str, Pictures] = {
+        part: list(zip((entry.file for entry in own), labels.y[part], strict=True)) for part, own in parts.items()
+    }
+    return _dataset(name, pictures, labels.names, reading, labels.kind)
 
 
 def _cells(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -330,19 +420,24 @@ def _key(folder: Path, path: Path) -> str:
     return str(path.relative_to(folder).with_suffix(""))
 
 
-def _dataset(name: str, parts: Mapping[str, Pictures], class_names: Sequence[str], reading: Reading) -> Dataset:
-    """Pictures with class numbers as a data set."""
+def _dataset(
+    name: str, parts: Mapping[str, Pictures], names: Sequence[str], reading: Reading, kind: str = CLASSES
+) -> Dataset:
+    """Pictures with class numbers, or with a row of labels or numbers of these names, as a data set."""
     paths = _paths(parts)
     crew = reading.crew(len(paths))
     forms = crew.forms(paths, has_size=reading.size is None, is_whole=reading.skip_unreadable)
     kept, unreadable = _readable(name, parts, forms, reading)
-    gone = {label for _, label in parts["train"]} - {label for _, label in kept["train"]}
-    if gone:
+    if kind == CLASSES and (gone := {own for _, own in parts["train"]} - {own for _, own in kept["train"]}):
         rule = "every class must hold a picture to train on that can be read"
-        raise DataError(name, rule, unreadable=unreadable, **{"class": class_names[min(gone)]})
+        raise DataError(name, rule, unreadable=unreadable, **{"class": names[min(gone)]})
     x, _ = _pictures(name, kept, _common_form(kept, forms, reading), crew, reading)
-    y = {part: np.array([label for _, label in pictures], np.int64) for part, pictures in kept.items()}
-    return _joined(name, {part: Split(x[part], y[part], _files_of(kept[part])) for part in kept}, class_names)
+    dtype = np.int64 if kind == CLASSES else np.float32
+    y = {part: np.array([label for _, label in pictures], dtype) for part, pictures in kept.items()}
+    found = _joined(name, {part: Split(x[part], y[part], _files_of(kept[part])) for part in kept}, names)
+    if kind == CLASSES:
+        return found
+    return replace(found, class_names=(), target_names=tuple(names), has_several=kind == SEVERAL)
 
 
 def _masked_dataset(folder: Path, parts: Mapping[str, Masked], reading: Reading) -> Dataset:

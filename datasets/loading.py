@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from blobnet.datasets.boxes import BOX_SUFFIXES, reader_of
@@ -14,6 +15,13 @@ from blobnet.datasets.known import KNOWN_SETS, read_known
 from blobnet.datasets.user_data import ARRAY_SUFFIXES, NPY_SUFFIXES, has_arrays, holds_npy, read_dataset
 from blobnet.errors import FileError, OptionError, file_errors, near_matches, nearest
 
+#: The options of pictures in files, and what is said where there are none.
+_OF_PICTURES = {
+    "size": "only a folder of pictures can be resized",
+    **dict.fromkeys(("workers", "skip_unreadable"), "only pictures in a folder are decoded"),
+    "labels": "only pictures have labels of several kinds",
+    "columns": "only a table of pictures has columns of labels",
+}
 _RULE = "it must be a known name, or the path of a file or folder"
 
 
@@ -31,6 +39,8 @@ def load(  # noqa: PLR0913
     workers: int | None = None,
     skip_unreadable: bool = False,
     units: int | None = None,
+    labels: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Dataset:
     """Load a data set by its name, or a user's own by its path.
 
@@ -47,6 +57,9 @@ def load(  # noqa: PLR0913
         workers: processes that decode pictures; None takes one for each core where it pays, 0 does without.
         skip_unreadable: whether pictures that cannot be decoded are left out, with a warning that names the first.
         units: what the pictures of a folder become: 1 for gray, 3 for RGB; None: gray if all are. Nothing to others.
+        labels: what the labels of pictures are: ``classes``, ``several`` (labels for a picture, ``cat|red``) or
+            ``numbers`` (targets of a regression); None finds it.
+        columns: the columns of a table that hold labels; None: ``label``, else all but ``path`` and ``split``.
 
     Raises:
         OptionError: the name is not known, or an option does not belong to this kind of data set.
@@ -60,17 +73,17 @@ def load(  # noqa: PLR0913
         name, path = str(name_or_path), Path(name_or_path).expanduser()
         is_known = isinstance(name_or_path, str) and name in known_names()
         has_pictures = are_pictures(name_or_path)
-        if size is not None and not has_pictures:
-            raise OptionError("size", "only a folder of pictures can be resized", data=name)
-        for option, value in (("workers", workers), ("skip_unreadable", skip_unreadable or None)):
+        of_pictures = {"size": size, "workers": workers, "skip_unreadable": skip_unreadable or None}
+        for option, value in {**of_pictures, "labels": labels, "columns": columns}.items():
             if value is not None and not has_pictures:
-                raise OptionError(option, "only pictures in a folder are decoded", data=name)
+                raise OptionError(option, _OF_PICTURES[option], data=name)
+        columns = (columns,) if isinstance(columns, str) else columns
         if folder is not None and not is_known:
             raise OptionError("folder", "only a data set with a name is looked for in a folder", data=name)
         if not is_known:
             if has_pictures and path.exists():
                 read = reader_of(path) or (read_image_folder if path.is_dir() else read_picture_table)
-                return read(path, Reading(size, workers, skip_unreadable, units))
+                return read(path, Reading(size, workers, skip_unreadable, units, labels, columns))
             return _read_path(name_or_path, path)
         if name == "digits":
             return read_digits()

@@ -53,6 +53,21 @@ def as_split(x: npt.NDArray[Any] | Source, y: npt.NDArray[Any] | Source, classes
     return Split(x, y)
 
 
+def targets_as(data: Dataset, names: Sequence[str]) -> Dataset:
+    """A data set whose targets stand in the order of ``names``; 0 for those that it does not have."""
+    places = [data.target_names.index(name) if name in data.target_names else -1 for name in names]
+
+    def ordered(split: Split | None) -> Split | None:
+        if split is None:
+            return None
+        y = np.concatenate([split.y[:], np.zeros((len(split), 1), np.float32)], axis=1)
+        return replace(split, y=y[:, places])
+
+    train, test, validation = map(ordered, (data.train, data.test, data.validation))
+    assert train is not None, "every data set has it"
+    return replace(data, train=train, test=test, validation=validation, target_names=tuple(names))
+
+
 def numbered_as(data: Dataset, class_numbers: Sequence[int], class_names: Sequence[str]) -> Dataset:
     """A data set whose classes get other numbers, among ``class_names``."""
     numbers = np.array(class_numbers)

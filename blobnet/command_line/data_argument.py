@@ -12,15 +12,18 @@ from typing import Any
 import numpy as np
 
 from blobnet import datasets
+from blobnet.command_line.text import short_list
 from blobnet.data.labels import labels_for
 from blobnet.data.samples import sources_for
 from blobnet.datasets import Dataset
 from blobnet.datasets.dataset import ignored_label
 from blobnet.datasets.loading import are_pictures
 from blobnet.datasets.named_data import NamedData, NamedDataset, read_named
+from blobnet.datasets.picture_labels import CLASSES, NUMBERS, SEVERAL
 from blobnet.datasets.source import Source, UnitsFirst
+from blobnet.datasets.splits import targets_as
 from blobnet.errors import DataError, OptionError, near_matches
-from blobnet.losses import CenterNet, CrossEntropy, Loss, MeanSquaredError
+from blobnet.losses import BinaryCrossEntropy, CenterNet, CrossEntropy, Loss, MeanSquaredError
 from blobnet.losses.center_net import BOX_NAMES
 from blobnet.model import Model
 from blobnet.network.ends import heads_of
@@ -28,16 +31,17 @@ from blobnet.network.graph import Graph
 from blobnet.support.unit_axes import TO_FIRST, with_units_first
 from blobnet.training.arguments import losses_for
 
+#: Options that say how the data are read.
+OF_DATA = ("data_folder", "image_size", "workers", "skip_unreadable", "labels", "columns")
+
 
 def load_dataset(options: argparse.Namespace, model: Model | None = None) -> Dataset | NamedData:
-    """The data set that --dataset names, as --data-folder, --image-size, --workers and --skip-unreadable say.
+    """The data set that --dataset names, as --data-folder, --image-size, --workers and others say.
 
     A file of arrays with names of their own is for a model whose inputs and outputs have these names. Pictures become
     gray or RGB, and get the size, as a ``model`` takes them, but for what --image-size says.
     """
-    is_plain = options.dataset in datasets.known_names() or any(
-        getattr(options, name) for name in ("data_folder", "image_size", "workers", "skip_unreadable")
-    )
+    is_plain = options.dataset in datasets.known_names() or any(getattr(options, name) for name in OF_DATA)
     named = None if is_plain else read_named(Path(options.dataset).expanduser())
     if named is not None:
         return named
@@ -51,6 +55,9 @@ def load_plain_dataset(options: argparse.Namespace, model: Model | None = None) 
     if shape is not None and shape.rank == 2 and are_pictures(options.dataset):
         height, width = shape.dimensions[1:]
         size, units = size or (height, width), shape.units if shape.units in (1, 3) else None
+    kind = options.labels
+    if kind is None and model is not None and are_pictures(options.dataset):
+        kind = _kind_of_labels(model)
     data = datasets.load(
         options.dataset,
         folder=options.data_folder,
@@ -58,12 +65,55 @@ def load_plain_dataset(options: argparse.Namespace, model: Model | None = None) 
         workers=options.workers,
         skip_unreadable=options.skip_unreadable,
         units=units,
+        labels=kind,
+        columns=options.columns,
     )
     if model is None or shape is None:
         return data
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
     turned = {name: replace(own, x=units_first(own.x, model.graph, data.name)) for name, own in splits.items() if own}
     return replace(data, **turned)
+
+
+def _kind_of_labels(model: Model) -> str | None:
+    """The kind of labels of pictures that a model was trained for; None where nobody knows."""
+    kind: str | None = None
+    if isinstance(model.loss, Loss) and not model.graph.output.shape.rank:
+        kind = SEVERAL if isinstance(model.loss, BinaryCrossEntropy) else NUMBERS
+        kind = CLASSES if model.loss.takes_classes else kind
+    return kind
+
+
+def target_loss(data: Dataset) -> Loss:
+    """The loss of targets where nobody says another one."""
+    return BinaryCrossEntropy() if data.has_several else MeanSquaredError()
+
+
+def with_targets_of(model: Model, data: Dataset) -> Dataset:
+    """The data set with its targets in the order of the model's, by their names.
+
+    Of several labels those that no picture has may be missing.
+
+    Raises:
+        DataError: the names are others.
+    """
+    ours, theirs = model.class_names, data.target_names
+    if not theirs or not ours or ours == theirs or (not data.has_several and len(ours) == len(theirs) == 1):
+        return data
+    foreign = [name for name in theirs if name not in ours]
+    missing = [] if data.has_several else [name for name in ours if name not in theirs]
+    if foreign or missing:
+        rule = f"its {'labels' if data.has_several else 'numbers'} must have the names of the model's"
+        hint = f"--columns {','.join(ours)}, say, names the columns of a CSV file." if missing else None
+        raise DataError(data.name, rule, labels=short_list([*theirs]), model=short_list([*ours]), hint=hint)
+    return targets_as(data, ours)
+
+
+def metrics_for(options: argparse.Namespace, data: Dataset | NamedDataset) -> tuple[str, ...]:
+    """The names of what is measured besides the loss: that of --metrics, else what is usual for such targets."""
+    if options.metrics is not None or isinstance(data, NamedDataset) or not data.target_names:
+        return options.metrics or ()
+    return ("average_precision", "f1") if data.has_several else ("mae", "r2")
 
 
 def units_first(x: Any, graph: Graph, subject: str) -> Any:
@@ -201,7 +251,7 @@ def check_output(model: Model, data: Dataset) -> None:
 def evaluation_loss(model: Model, data: Dataset) -> Loss:
     """Return the loss that a model is measured with on a data set: that of its training, if there was one."""
     if model.loss is None and not data.classes:
-        return MeanSquaredError()
+        return target_loss(data)
     if data.has_boxes:
         return loss_of_boxes(data)
     return losses_for(model.graph, None, model.loss)[0].ignoring(data.ignored_label)

@@ -18,7 +18,9 @@ from blobnet.command_line.data_argument import (
     evaluation_loss,
     evaluation_losses,
     load_dataset,
+    metrics_for,
     was_trained_on,
+    with_targets_of,
 )
 from blobnet.command_line.model_argument import open_model
 from blobnet.command_line.text import short_list
@@ -32,6 +34,7 @@ from blobnet.errors import DataError, OptionError
 from blobnet.files.atomic import check_writable, write
 from blobnet.inspection.mistakes import Mistakes, worst_mistakes
 from blobnet.metrics import Report
+from blobnet.metrics.report import AnyReport
 from blobnet.model import Model
 from blobnet.network.ends import to_dict
 from blobnet.parallel.world import World, device_of_rank
@@ -57,13 +60,14 @@ def run(options: argparse.Namespace) -> int:
         return 0
     check_input(model, data, options)
     check_output(model, data)
-    if data.class_names:
-        data = _with_classes_of(model, data)
+    data = _with_classes_of(model, data) if data.class_names else with_targets_of(model, data)
     split = _split(model, data)
     loss = evaluation_loss(model, data)
-    metrics = ("box_map", "box_map_50") if data.has_boxes else ()
+    metrics = metrics_for(options, data) or (("box_map", "box_map_50") if data.has_boxes else ())
     _print_measures(model.evaluate(split.x, split.y, loss=loss, metrics=metrics, **settings), model)
     title = f"{options.file.name} on {data.name}"
+    if options.matrix is not None and not loss.takes_classes:
+        raise OptionError("--matrix", "it draws which class was taken for which, of a loss of classes", loss=loss)
     if options.report or options.matrix is not None:
         _report(options, model.report(split.x, split.y, loss=loss, **settings), title)
     if options.mistakes:
@@ -128,8 +132,6 @@ def _evaluate_by_name(
     losses = evaluation_losses(model, data)
     check_labels(model, losses, data)
     classifying = [name for name, loss in zip(model.graph.outputs, losses, strict=True) if loss.takes_classes]
-    if options.report and not classifying:
-        raise OptionError("--report", "an output must have classes", outputs=", ".join(model.graph.outputs))
     if options.matrix is not None and len(classifying) != 1:
         rule = "it draws the classes of one output, and there must be no other one with classes"
         raise OptionError(
@@ -138,9 +140,12 @@ def _evaluate_by_name(
     split, names = _split(model, data), list(model.graph.outputs)
     state = model.training_state
     weights = state.settings.get("loss_weights") if state else None
-    found = model.evaluate(split.x, split.y, loss=to_dict(names, losses), loss_weights=weights, **settings)
+    found = model.evaluate(
+        split.x, split.y, loss=to_dict(names, losses), loss_weights=weights, metrics=options.metrics or (), **settings
+    )
     _print_measures(found, model)
-    for name in classifying if options.report or options.matrix is not None else ():
+    reported = {*(names if options.report else ()), *(classifying if options.matrix is not None else ())}
+    for name in (name for name in names if name in reported):
         loss = losses[names.index(name)]
         if options.report and len(names) > 1:
             print(f"\n{name}")
@@ -179,9 +184,9 @@ def _print_measures(measured: Mapping[str, float], model: Model) -> None:
         print(f"{names[name]:<{width}} {value:.4f}")
 
 
-def _report(options: argparse.Namespace, report: Report, title: str) -> None:
+def _report(options: argparse.Namespace, report: AnyReport, title: str) -> None:
     if options.report:
         print(f"\n{report}")
-    if options.matrix is not None and World.started().is_first:
+    if options.matrix is not None and World.started().is_first and isinstance(report, Report):
         plots.save(plots.confusion(report.matrix, report.class_names, title), options.matrix)
         print(f"saved {options.matrix}", file=sys.stderr)

@@ -61,6 +61,12 @@ def fraction(text: str) -> float:
     return value if 0 < value < 1 else _fail("a number above 0 and below 1", text)
 
 
+def names(text: str) -> tuple[str, ...]:
+    """``age,height``."""
+    found = tuple(name.strip() for name in text.split(","))
+    return found if all(found) else _fail("a name, or several such as age,height", text)
+
+
 def shape(text: str) -> tuple[int, ...]:
     """``1,28,28``: one to three sizes of at least 1."""
     sizes = _sizes(text, ",")

@@ -32,12 +32,19 @@ _MODEL = """one of blobnet's networks (lenet5, resnet50, ...: 'blobnet train --h
 _DATA = """\
 --dataset DATA  digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder with x.npy
   and y.npy, of a folder that holds a folder of pictures for each class, or the folders images and masks, of a CSV
-  file with the columns path and label, or of boxes: COCO's .json, or a folder of YOLO or Pascal VOC"""
+  file with the columns path and label: a class, several labels (cat|red), or a number; or of boxes: COCO's .json, or
+  a folder of YOLO or Pascal VOC"""
 _READING = """\
 --data-folder DIR  where the files of mnist or fashion-mnist are looked for first
 --image-size HxW  resize pictures to this height and width, 64x48 say, or 64 for both (default: those of a saved model)
 --workers N  processes that decode pictures; 0 does without (default: one for each core, for many pictures)
---skip-unreadable  leave out pictures that cannot be decoded, and say so"""
+--skip-unreadable  leave out pictures that cannot be decoded, and say so
+--labels KIND  what the labels of pictures are: classes, several (any number of labels a picture) or numbers (default:
+  what they look like, or what a saved model was trained for)
+--columns LIST  the columns of a CSV file that hold labels: age,height (default: label, else all but path and split)"""
+_METRICS = """\
+--metrics LIST  functions of blobnet.metrics to measure as well: auc,f1 say (default: average_precision and f1 for
+  several labels of pictures, mae and r2 for numbers)"""
 _AUGMENT = """\
 --augment LIST  change samples at random, in the order given, by the classes of blobnet.augment or their short names:
   {augmentations}; with a number, its first argument: crop=2,flip,rotate=10 say (default: nothing)"""
@@ -92,6 +99,7 @@ training:
   mean-squared-error for targets)
 --loss-weights LIST  of several outputs, what their losses are multiplied by: mask=1,speed=0.5 (default: 1)
 --label-smoothing X  of the cross-entropies and focal (default: 0)
+{_METRICS}
 --class-weights balanced  balanced: all classes weigh the same, however many samples they have
 --accumulate N  batches of a step, whose gradients are added up (default: 1)
 --fit-memory  compute a batch in parts, whose gradients are added up, where the device has no memory for all of it
@@ -140,7 +148,8 @@ file FILE.h5  a model file; or .onnx
 {_DATA}
 {_READING}
 {_BATCH_SIZE}
---report  print precision, recall, F1, IoU and AUC of each class (classes only)
+{_METRICS}
+--report  print precision, recall, F1, IoU and AUC of each class or label, or the errors of each number
 --matrix FILE  draw the confusion matrix ({_DRAWN}; classes only)
 --mistakes FILE  draw the worst mistakes, with the truth and what was said ({_DRAWN}), or list all of them, the worst
   first (.csv); may come twice
@@ -285,8 +294,11 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "against": {"choices": ("torch",)},
     "batch_size": {"default": 64},
     "class_weights": {"choices": ("balanced",)},
+    "columns": {"type": option_types.names},
+    "labels": {"choices": ("classes", "several", "numbers")},
     "freeze": {"action": "append"},
     "loss": {"type": option_types.loss},
+    "metrics": {"type": option_types.names},
     "loss_weights": {"type": option_types.numbers_by_name},
     "precision": _choice("fp32", "tf32", "bf16"),
     "seed": {"type": option_types.seed, "default": 0},

@@ -25,6 +25,7 @@ from blobnet.data.samples import samples_for, sources_for
 from blobnet.datasets import read_image
 from blobnet.datasets.file_source import npy_shape
 from blobnet.datasets.named_data import read_named
+from blobnet.datasets.picture_labels import SEPARATOR
 from blobnet.datasets.pictures import image_size, save_boxes, save_mask
 from blobnet.datasets.source import Source
 from blobnet.datasets.user_data import NPY_SUFFIXES, has_arrays, holds_npy, read_samples
@@ -57,12 +58,19 @@ class _Head:
         shape: of its values for a sample.
         loss: what it is made for; None if it gives no logits of classes, as far as is known.
         units: the names of its units.
+        has_names: whether the model gives these, and they are not numbers for want of them.
     """
 
     name: str
     shape: Shape
     loss: Loss | None
     units: list[str]
+    has_names: bool = False
+
+    @property
+    def has_several(self) -> bool:
+        """Whether its units are labels with names, of which a sample may have several."""
+        return self.loss is not None and not self.loss.takes_classes and self.has_names
 
     def scores(self, outputs: FloatArray) -> npt.NDArray[np.float64] | None:
         """Return the probabilities of outputs (N, units, ...); None where they are no logits of classes."""
@@ -71,7 +79,10 @@ class _Head:
     def columns(self, prefix: str) -> list[str]:
         """Return the names of its columns in a table."""
         has_scores = self.scores(np.zeros((1, *self.shape.dimensions), np.float32)) is not None
-        return [f"{prefix}{name}" for name in (*(["class"] if has_scores else []), *self.units)]
+        return [
+            f"{prefix}{name}"
+            for name in (*(["labels" if self.has_several else "class"] if has_scores else []), *self.units)
+        ]
 
 
 @dataclass(frozen=True)
@@ -152,7 +163,13 @@ def _heads(model: Model) -> list[_Head]:
     else:
         losses = losses_for(graph, None, model.loss)
     return [
-        _Head(name, vertex.shape, loss, [*model.class_names] or [str(unit) for unit in range(vertex.shape.units)])
+        _Head(
+            name,
+            vertex.shape,
+            loss,
+            [*model.class_names] or [str(unit) for unit in range(vertex.shape.units)],
+            bool(model.class_names),
+        )
         for (name, vertex), loss in zip(graph.outputs.items(), losses, strict=True)
     ]
 
@@ -338,11 +355,14 @@ def _answers(heads: Sequence[_Head], batches: Iterable[_Batch]) -> Iterator[_Ans
 
 
 def _described(said: _Said, top: int) -> str:
-    """The best classes with their probabilities; plain numbers where the outputs are no classes."""
+    """The best classes with their probabilities, of several labels all that are said; numbers of other outputs."""
     scores = said.scores
-    if scores is None:
-        return "  ".join(f"{value:.4g}" for value in said.outputs)
     names = [plain(name) for name in said.head.units]
+    if scores is None:
+        prefixes = [f"{name} " for name in names] if said.head.has_names and len(names) > 1 else [""] * len(names)
+        return "  ".join(f"{prefix}{value:.4g}" for prefix, value in zip(prefixes, said.outputs, strict=True))
+    if said.head.has_several:
+        top = max(top, int((scores > 0.5).sum()))
     best = np.argsort(-scores, kind="stable")[:top]
     width = max(map(len, names))
     return "  ".join(f"{names[unit]:<{width}} {scores[unit]:.4f}" for unit in best)
@@ -439,10 +459,12 @@ def _write_files(heads: Sequence[_Head], batches: Iterable[_Batch], options: arg
 
 
 def _row(said: _Said) -> dict[str, Any]:
-    """Return the answer at an output as plain data: the best class and the probabilities of all, or the outputs."""
+    """Return the answer at an output as plain data: the best class or all labels, with probabilities; or outputs."""
     if said.scores is None:
         return {"outputs": [float(value) for value in said.outputs]}
     scores = {name: float(score) for name, score in zip(said.head.units, said.scores, strict=True)}
+    if said.head.has_several:
+        return {"labels": [name for name, score in scores.items() if score > 0.5], "scores": scores}
     return {"class": said.head.units[int(said.scores.argmax())], "scores": scores}
 
 
@@ -457,7 +479,8 @@ def _csv_file(path: Path, heads: Sequence[_Head]) -> Iterator[_Writer]:
         def write(answer: _Answer) -> None:
             cells: list[Any] = []
             for row in map(_row, answer.said):
-                cells += [row["class"], *row["scores"].values()] if "scores" in row else row["outputs"]
+                said = row["class"] if "class" in row else SEPARATOR.join(row.get("labels", ()))
+                cells += [said, *row["scores"].values()] if "scores" in row else row["outputs"]
             writer.writerow([answer.file, *cells])
 
         yield write

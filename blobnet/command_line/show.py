@@ -13,6 +13,7 @@ from blobnet import plots
 from blobnet.augment import Augmentation
 from blobnet.augment.words import augmentations_of
 from blobnet.command_line.data_argument import (
+    OF_DATA,
     check_input,
     check_output,
     dataset_for,
@@ -43,7 +44,7 @@ from blobnet.network.ends import to_dict
 #: Samples of a sheet, where the command line does not say.
 _SHEET = 40
 #: Options that say nothing of a model alone.
-_OF_SAMPLES = ("count", "data_folder", "image_size", "workers", "skip_unreadable")
+_OF_SAMPLES = ("count", *OF_DATA)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -95,7 +96,7 @@ def _sheet(options: argparse.Namespace, augment: Sequence[Augmentation] | None) 
     print(f"values of the {len(sheet.numbers)} samples shown, normalised: from {low:.4g} to {high:.4g}, ", end="")
     print(f"mean {sheet.values.mean():.4g}, standard deviation {sheet.values.std():.4g}")
     title = f"{len(sheet.numbers)} of {len(data.train):,} training samples of {data.name}"
-    return plots.draw_sheet(sheet, data.class_names, title, data.train.files)
+    return plots.draw_sheet(sheet, data.class_names or data.target_names, title, data.train.files)
 
 
 def _network(options: argparse.Namespace) -> object:

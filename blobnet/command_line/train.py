@@ -36,6 +36,9 @@ from blobnet.command_line.data_argument import (
     load_plain_dataset,
     loss_of_boxes,
     losses_of,
+    metrics_for,
+    target_loss,
+    with_targets_of,
 )
 from blobnet.command_line.model_argument import ModelSource
 from blobnet.command_line.options import name_of
@@ -58,7 +61,7 @@ from blobnet.errors import (
     counted,
 )
 from blobnet.files.atomic import check_writable
-from blobnet.losses import CenterNet, CrossEntropy, Loss, MeanSquaredError
+from blobnet.losses import CenterNet, CrossEntropy, Loss
 from blobnet.model import AnyLoss, Model, load
 from blobnet.network.ends import to_dict
 from blobnet.parallel.world import World, device_of_rank
@@ -333,6 +336,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
     if data.test is not None:
         settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
         settings["loss_weights"] = options.loss_weights
+        settings["metrics"] = metrics_for(options, data)
         results.append(_result("test", model.evaluate(data.test.x, data.test.y, loss=loss, **settings)))
     print(f"{', '.join(results)} after {counted(file.kept_epoch, 'epoch')}; saved {file.path}")
     return 0
@@ -347,6 +351,7 @@ def _prepared(options: argparse.Namespace, source: _Source, given: Dataset) -> _
         with warnings.catch_warnings():  # What is left out was said.
             warnings.simplefilter("ignore", BlobnetWarning)
             given = load_plain_dataset(options, model)
+    given = with_targets_of(model, given)
     _note_odd_labels(given, options.loss)
     data, held_out = _held_out(options, given)
     loss = _loss(options, data)
@@ -356,7 +361,21 @@ def _prepared(options: argparse.Namespace, source: _Source, given: Dataset) -> _
     # What pretrained weights were trained on were pixels.
     if not (isinstance(source, transfer.PretrainedSource) and source.normalizes and data.train.x.dtype == np.uint8):
         model.set_normalization(*data.statistics())
+    if data.target_names and not data.has_several:
+        _start_at_means(model, anew, data)
     return model, anew, loss, data, held_out
+
+
+def _start_at_means(model: Model, anew: Sequence[str], data: Dataset) -> None:
+    """Has the last layer, where it starts anew, begin at the means of the numbers that it is to give.
+
+    An age of 40 is far from the outputs of a new network, and steps are small.
+    """
+    layer, _, _ = model.graph.trainable[-1].rpartition("/")
+    shape = model.graph.named_parameters.get(f"{layer}/bias")
+    means = np.asarray(data.train.y, np.float64).mean(axis=0)
+    if layer in anew and shape is not None and shape.shape == means.shape:
+        model.set_weights({f"{layer}/bias": means})
 
 
 def _prepared_by_name(options: argparse.Namespace, source: _Source, given: NamedData) -> _Prepared:
@@ -377,6 +396,8 @@ def _fit(
     **settings: Any,
 ) -> None:
     given = {name: value for name, value in vars(options).items() if name in KEYWORDS} | settings
+    if held_out or options.metrics:
+        given["metrics"] = metrics_for(options, data)
     given["class_weights"] = _class_weights(options, model, settings["loss"])
     validation = (held_out.x, held_out.y) if held_out else None
     more: dict[str, Any] = {"resume": options.resume, "debug": options.check or None, "verify": options.verify}
@@ -603,7 +624,7 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
     if isinstance(options.loss, Mapping):
         rule = "losses go by the names of outputs where the arrays of a data set do"
         raise OptionError("--loss", rule, loss=", ".join(options.loss), data=data)
-    usual = CenterNet if data.has_boxes else CrossEntropy if data.classes else MeanSquaredError
+    usual = CenterNet if data.has_boxes else CrossEntropy if data.classes else type(target_loss(data))
     kind = Loss.named(options.loss or "") or usual
     if kind.takes_boxes or data.has_boxes:
         if kind.takes_boxes and data.has_boxes and options.label_smoothing is None:
@@ -616,7 +637,7 @@ def _loss(options: argparse.Namespace, data: Dataset) -> Loss:
     if options.label_smoothing is None:
         return kind().ignoring(data.ignored_label)
     if not hasattr(kind, "label_smoothing"):
-        if not data.classes:
+        if not data.classes and not data.has_several:
             raise OptionError("--label-smoothing", "the data set must have classes, not targets", data=data)
         raise OptionError("--label-smoothing", "the loss must have one", loss=options.loss)
     smoothed: Any = kind
@@ -689,5 +710,6 @@ def _result(part: str, measured: Mapping[str, float]) -> str:
         return f"{part} accuracy {measured['accuracy']:.4f} (loss {measured['loss']:.4f})"
     # Of several outputs each has its own.
     others = [name.rpartition("_") for name in measured if name.endswith(("_loss", "_accuracy"))]
-    listed = ", ".join(f"{output} {metric} {measured[f'{output}_{metric}']:.4f}" for output, _, metric in others)
+    found = [f"{output} {metric} {measured[f'{output}_{metric}']:.4f}" for output, _, metric in others]
+    listed = ", ".join(found or [f"{name} {value:.4f}" for name, value in measured.items() if name != "loss"])
     return f"{part} loss {measured['loss']:.4f}{f' ({listed})' if listed else ''}"

@@ -126,7 +126,7 @@ def build(options: argparse.Namespace, source: ModelSource | FileSource, data: D
         ShapeError: the file's layers have other shapes.
     """
     outputs = data.classes or math.prod(data.train.y.shape[1:])
-    names = data.class_names
+    names = data.class_names or data.target_names
     if options.classes is not None:
         if not data.classes:
             rule = "the data set must have classes, not targets"

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from blobnet.data.labels import prepare_labels
 from blobnet.data.samples import samples_for
+from blobnet.datasets.picture_labels import SEPARATOR
 from blobnet.datasets.source import runs
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
@@ -30,6 +31,8 @@ from blobnet.training.arguments import losses_for
 _OUTPUTS_AT_ONCE = 1 << 24
 #: Numbers of a target or an output that are written out.
 _SHOWN_VALUES = 3
+#: What is said of a sample without labels, of which it could have several.
+NO_LABEL = "(none)"
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,11 @@ class Mistake:
         error: how wrong: see :func:`worst_mistakes`.
         truth: what the label says.
         said: what the model says.
-        share: the probability of what is said, or with a class for each position the part of them that is wrong; None
-            with targets.
+        share: the probability of what is said; or the part that is wrong of a class for each position, or of several
+            labels; None with other targets.
         file: the sample's, if it has one of its own.
+        is_part: whether ``share`` is the part that is wrong.
+        numbers: of a sample with one target or several, those and the outputs (probabilities of labels), (2, outputs).
         masks: with a class for each position the label's and the model's, (2, ...); IGNORED where none counts. None
             where they are not wanted.
     """
@@ -54,6 +59,8 @@ class Mistake:
     said: str
     share: float | None = None
     file: str = ""
+    is_part: bool = False
+    numbers: npt.NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     masks: npt.NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
 
 
@@ -63,7 +70,7 @@ class Mistakes:
 
     Attributes:
         samples: how many were looked at.
-        wrong: how many of them the model gets wrong; None with targets, which no output meets exactly.
+        wrong: how many of them the model gets wrong; None with numbers, which no output meets exactly.
         worst: some of these.
         values: (M, units[[[, depth], height], width]), the samples of the first M of them as the model gets them,
             normalised.
@@ -77,13 +84,20 @@ class Mistakes:
     class_names: tuple[str, ...] = ()
 
     def csv(self) -> str:
-        """A line for each mistake: the sample's number and file, truth, answer, share and error (see Mistake)."""
+        """A line for each mistake: the sample's number and file, truth, answer, share and error (see Mistake).
+
+        Of targets also each with its output.
+        """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["number", "file", "truth", "said", "share", "error"])
+        first = self.worst[0].numbers if self.worst else None
+        names = [] if first is None else [class_name(unit, self.class_names) for unit in range(first.shape[1])]
+        of_targets = [f"{what} {name}" for name in names for what in ("truth", "said")]
+        writer.writerow(["number", "file", "truth", "said", "share", "error", *of_targets])
         for item in self.worst:
             share = "" if item.share is None else f"{item.share:.6g}"
-            writer.writerow([item.number, item.file, item.truth, item.said, share, f"{item.error:.6g}"])
+            numbers = [] if item.numbers is None else [f"{value:.6g}" for value in item.numbers.T.reshape(-1)]
+            writer.writerow([item.number, item.file, item.truth, item.said, share, f"{item.error:.6g}", *numbers])
         return text.getvalue()
 
 
@@ -112,8 +126,10 @@ def worst_mistakes(  # noqa: PLR0913
     """The samples that a model gets most wrong.
 
     With classes a sample is wrong if another class gets a higher probability, and its error is ``-log p`` of its own
-    class; with a class for each position, if any position is wrong, and its error is the mean. With targets nothing is
-    right or wrong, and the error is the mean distance of outputs (probabilities, where the loss takes logits) to them.
+    class; with a class for each position, if any position is wrong, and its error is the mean. With several
+    labels (targets of an output without positions, whose loss takes logits) a sample is wrong if any label is, and its
+    error is the mean of ``-log p`` of what is right. With other targets nothing is right or wrong, and the error is the
+    mean distance of outputs (probabilities, where the loss takes logits) to them.
 
     Args:
         model: whose answers.
@@ -141,11 +157,11 @@ def worst_mistakes(  # noqa: PLR0913
     size = batch_size * max(1, _OUTPUTS_AT_ONCE // (batch_size * model.graph.output.shape.elements))
     kept = count if drawn is None else min(drawn, count)
     worst: list[Mistake] = []
-    wrong = 0
+    wrong, knows_wrong = 0, True
     for rows in runs(len(source), size):
         outputs = model.predict(source[rows], batch_size=batch_size, device=opened, precision=precision)
         found, own = _worst(loss, np.asarray(labels[rows]), outputs, count, model.class_names)
-        wrong += found
+        wrong, knows_wrong = wrong + (found or 0), found is not None
         for item in own:
             number = int(rows[item.number])
             worst.append(replace(item, number=number, file=files[number] if files else ""))
@@ -153,28 +169,32 @@ def worst_mistakes(  # noqa: PLR0913
         worst[kept:] = [replace(item, masks=None) for item in worst[kept:]]
     numbers = np.array([item.number for item in worst[:kept]], np.int64)
     values = network_inputs(opened, model.graph.input.layer, model.weights, source, numbers)
-    return Mistakes(len(source), wrong if loss.takes_classes else None, tuple(worst), values, tuple(model.class_names))
+    return Mistakes(len(source), wrong if knows_wrong else None, tuple(worst), values, tuple(model.class_names))
 
 
 def _worst(
     loss: Loss, labels: npt.NDArray[Any], outputs: FloatArray, count: int, class_names: Sequence[str]
-) -> tuple[int, list[Mistake]]:
-    """Return the number of wrong samples of a batch, and the worst of them."""
+) -> tuple[int | None, list[Mistake]]:
+    """Return the number of wrong samples of a batch, None of numbers, and the worst of them."""
     scores = loss.scores(outputs)
     values = outputs.astype(np.float64) if scores is None else scores
-    judge = _of_targets if not loss.takes_classes else _of_positions if values.ndim > 2 else _of_classes
+    judge: Callable[..., Judged]
+    if loss.takes_classes:
+        judge = _of_positions if values.ndim > 2 else _of_classes
+    else:
+        judge = _of_targets if scores is None or values.ndim > 2 else _of_labels
     errors, is_wrong, describe = judge(labels, values, class_names)
     errors = np.where(np.isnan(errors), np.inf, errors)  # Nothing is worse than a model that is broken.
     numbers = np.flatnonzero(is_wrong)
     # The first of equals first.
     numbers = numbers[np.argsort(-errors[numbers], kind="stable")][:count]
-    return int(is_wrong.sum()), [
-        Mistake(int(number), float(errors[number]), *describe(int(number))) for number in numbers
+    return None if judge is _of_targets else int(is_wrong.sum()), [
+        Mistake(int(number), float(errors[number]), **describe(int(number))) for number in numbers
     ]
 
 
-#: The error of each sample, whether it is wrong, and what Mistake says of one after these.
-Judged = tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_], Callable[[int], tuple[Any, ...]]]
+#: The error of each sample, whether it is wrong, and what Mistake says of one besides.
+Judged = tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_], Callable[[int], dict[str, Any]]]
 
 
 def _of_classes(labels: npt.NDArray[Any], scores: npt.NDArray[np.float64], class_names: Sequence[str]) -> Judged:
@@ -182,9 +202,9 @@ def _of_classes(labels: npt.NDArray[Any], scores: npt.NDArray[np.float64], class
     said = scores.argmax(axis=1)
     errors = _surprise(scores[np.arange(len(own)), own])
 
-    def describe(number: int) -> tuple[str, str, float]:
+    def describe(number: int) -> dict[str, Any]:
         truth, answer = (class_name(int(unit), class_names) for unit in (own[number], said[number]))
-        return truth, answer, float(scores[number, said[number]])
+        return {"truth": truth, "said": answer, "share": float(scores[number, said[number]])}
 
     return errors, counts & (said != own), describe
 
@@ -198,13 +218,14 @@ def _of_positions(labels: npt.NDArray[Any], scores: npt.NDArray[np.float64], cla
     is_wrong = counts & (said != own)
     errors = np.where(counts, surprise, 0).sum(axis=axes) / number_of
 
-    def describe(number: int) -> tuple[str, str, float, str, npt.NDArray[np.int64]]:
+    def describe(number: int) -> dict[str, Any]:
         missed = is_wrong[number]
         part = float(missed.sum() / number_of[number])
         pairs = own[number][missed] * scores.shape[1] + said[number][missed]
         truth, answer = divmod(int(np.bincount(pairs).argmax()), scores.shape[1])
         masks = np.where(counts[number], [own[number], said[number]], IGNORED).astype(np.int64)
-        return class_name(truth, class_names), class_name(answer, class_names), part, "", masks
+        names = {"truth": class_name(truth, class_names), "said": class_name(answer, class_names)}
+        return {**names, "share": part, "is_part": True, "masks": masks}
 
     return errors, is_wrong.any(axis=axes), describe
 
@@ -212,7 +233,27 @@ def _of_positions(labels: npt.NDArray[Any], scores: npt.NDArray[np.float64], cla
 def _of_targets(labels: npt.NDArray[Any], values: npt.NDArray[np.float64], class_names: Sequence[str]) -> Judged:
     targets, flat = labels.reshape(len(labels), -1).astype(np.float64), values.reshape(len(values), -1)
     errors = np.abs(flat - targets).mean(axis=1)
-    return errors, errors > 0, lambda number: (short_values(targets[number]), short_values(flat[number]))
+
+    def describe(number: int) -> dict[str, Any]:
+        pair = np.stack([targets[number], flat[number]])
+        truth, said = map(short_values, pair)
+        return {"truth": truth, "said": said, "numbers": pair if values.ndim == 2 else None}
+
+    return errors, errors > 0, describe
+
+
+def _of_labels(labels: npt.NDArray[Any], scores: npt.NDArray[np.float64], class_names: Sequence[str]) -> Judged:
+    targets = labels.reshape(scores.shape).astype(np.float64)
+    right, other = _surprise(scores), _surprise(1 - scores)
+    errors = (targets * right + (1 - targets) * other).mean(axis=1)
+    is_wrong = (targets > 0.5) != (scores > 0.5)
+
+    def describe(number: int) -> dict[str, Any]:
+        pair = np.stack([targets[number], scores[number]])
+        truth, said = (label_words(own, class_names) for own in pair)
+        return {"truth": truth, "said": said, "share": float(is_wrong[number].mean()), "is_part": True, "numbers": pair}
+
+    return errors, is_wrong.any(axis=1), describe
 
 
 def _surprise(probabilities: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -231,6 +272,12 @@ def percent(part: float) -> str:
     if 0 < part < 0.005:
         return "<1 %"
     return f"{math.floor(100 * part) if part > 0.99 else 100 * part:.0f} %"
+
+
+def label_words(scores: npt.NDArray[Any], names: Sequence[str]) -> str:
+    """The names of the labels whose scores are above a half: ``cat|red``."""
+    found = [class_name(int(unit), names) for unit in np.flatnonzero(scores > 0.5)]
+    return SEPARATOR.join(found) or NO_LABEL
 
 
 def short_values(values: npt.NDArray[Any]) -> str:

@@ -8,18 +8,32 @@ float64. :class:`Expression` makes one of a text.
 """
 
 from blobnet.metrics.boxes import box_map, box_map_50
-from blobnet.metrics.classes import auc, class_auc, confusion_matrix, f1, iou, precision, recall
+from blobnet.metrics.classes import (
+    auc,
+    average_precision,
+    class_auc,
+    class_average_precision,
+    confusion_matrix,
+    f1,
+    iou,
+    precision,
+    recall,
+)
 from blobnet.metrics.expression import Expression
-from blobnet.metrics.report import Report
+from blobnet.metrics.report import LabelReport, NumberReport, Report
 from blobnet.metrics.targets import mae, r2, rmse
 
 __all__ = [
     "Expression",
+    "LabelReport",
+    "NumberReport",
     "Report",
     "auc",
+    "average_precision",
     "box_map",
     "box_map_50",
     "class_auc",
+    "class_average_precision",
     "confusion_matrix",
     "f1",
     "iou",

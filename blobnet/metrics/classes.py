@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,58 @@ def confusion_matrix(labels: Labels, predicted: Labels, classes: int) -> npt.NDA
     return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
 
+class Counts(NamedTuple):
+    """How often each class, or each label, was right; arrays (classes,).
+
+    Attributes:
+        hits: said of samples that have it.
+        said: said at all.
+        samples: those that have it.
+    """
+
+    hits: npt.NDArray[np.int64]
+    said: npt.NDArray[np.int64]
+    samples: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, labels: Labels, scores: Scores) -> Counts:
+        """Count answers; labels as metrics get them. Of several labels those above a half are said."""
+        if labels.ndim == 1:
+            return cls.of_matrix(_matrix(labels, scores))
+        has, said = labels > 0.5, scores > 0.5
+        return cls((has & said).sum(axis=0), said.sum(axis=0), has.sum(axis=0))
+
+    @classmethod
+    def of_matrix(cls, matrix: npt.NDArray[np.int64]) -> Counts:
+        """Count the samples of a confusion matrix."""
+        return cls(np.diag(matrix), matrix.sum(axis=0), matrix.sum(axis=1))
+
+    @property
+    def precision(self) -> Scores:
+        """The part that is right of what was said."""
+        return _quotient(self.hits, self.said)
+
+    @property
+    def recall(self) -> Scores:
+        """The part that was found of the samples that have it."""
+        return _quotient(self.hits, self.samples)
+
+    @property
+    def f1(self) -> Scores:
+        """The harmonic mean of precision and recall."""
+        return _quotient(2 * self.hits, self.said + self.samples)
+
+    @property
+    def iou(self) -> Scores:
+        """Intersection over union of the samples that have it and those of which it was said."""
+        return _quotient(self.hits, self.said + self.samples - self.hits)
+
+    def mean(self, name: str) -> float:
+        """The mean of one of these over the classes that have samples."""
+        present = self.samples > 0
+        return float(getattr(self, name)[present].mean()) if present.any() else math.nan
+
+
 def _matrix(labels: Labels, scores: Scores) -> npt.NDArray[np.int64]:
     return confusion_matrix(labels, scores.argmax(axis=1), scores.shape[1])
 
@@ -27,52 +80,38 @@ def _quotient(numerator: npt.ArrayLike, denominator: npt.ArrayLike) -> Scores:
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below != 0)
 
 
-def _precision(matrix: npt.NDArray[np.int64]) -> Scores:
-    return _quotient(np.diag(matrix), matrix.sum(axis=0))
-
-
-def _recall(matrix: npt.NDArray[np.int64]) -> Scores:
-    return _quotient(np.diag(matrix), matrix.sum(axis=1))
-
-
-def _f1(matrix: npt.NDArray[np.int64]) -> Scores:
-    return _quotient(2 * np.diag(matrix), matrix.sum(axis=0) + matrix.sum(axis=1))
-
-
-def _iou(matrix: npt.NDArray[np.int64]) -> Scores:
-    hits = np.diag(matrix)
-    return _quotient(hits, matrix.sum(axis=0) + matrix.sum(axis=1) - hits)
-
-
-def _mean(of_classes: Callable[[npt.NDArray[np.int64]], Scores], labels: Labels, scores: Scores) -> float:
-    """The mean over the classes that have samples."""
-    matrix = _matrix(labels, scores)
-    present = matrix.sum(axis=1) > 0
-    return float(of_classes(matrix)[present].mean()) if present.any() else math.nan
-
-
-@metric("classes")
+@metric("classes", "targets")
 def precision(labels: Labels, scores: Scores) -> float:
-    """The part that is right of what was taken for a class; the mean over the classes that have samples."""
-    return _mean(_precision, labels, scores)
+    """The part that is right of what was taken for a class; the mean over the classes that have samples.
+
+    Here, and for recall, f1 and iou, labels may also be targets of the scores' shape, 0 or 1: several labels, of which
+    those are said that have a score above a half.
+    """
+    return Counts.of(labels, scores).mean("precision")
 
 
-@metric("classes")
+@metric("classes", "targets")
 def recall(labels: Labels, scores: Scores) -> float:
     """The part of a class that was found; the mean over the classes that have samples."""
-    return _mean(_recall, labels, scores)
+    return Counts.of(labels, scores).mean("recall")
 
 
-@metric("classes")
+@metric("classes", "targets")
 def f1(labels: Labels, scores: Scores) -> float:
     """The harmonic mean of a class's precision and recall; the mean over the classes that have samples."""
-    return _mean(_f1, labels, scores)
+    return Counts.of(labels, scores).mean("f1")
 
 
-@metric("classes")
+@metric("classes", "targets")
 def iou(labels: Labels, scores: Scores) -> float:
     """Intersection over union of a class and of what was taken for it; the mean over the classes that have samples."""
-    return _mean(_iou, labels, scores)
+    return Counts.of(labels, scores).mean("iou")
+
+
+@metric("classes", "targets")
+def average_precision(labels: Labels, scores: Scores) -> float:
+    """The mean average precision, mAP: the mean of :func:`class_average_precision` over the classes that have one."""
+    return _mean_of_known(class_average_precision(labels, scores))
 
 
 @metric("classes", "targets")
@@ -81,8 +120,11 @@ def auc(labels: Labels, scores: Scores) -> float:
 
     Labels may also be targets of the scores' shape, 0 or 1: then each output has a curve of its own.
     """
-    areas = class_auc(labels, scores)
-    known = areas[~np.isnan(areas)]
+    return _mean_of_known(class_auc(labels, scores))
+
+
+def _mean_of_known(values: Scores) -> float:
+    known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else math.nan
 
 
@@ -92,8 +134,32 @@ def class_auc(labels: Labels, scores: Scores) -> Scores:
     It is the chance that one of the class gets a higher score for it than one that is not, ties counting half (Mann and
     Whitney's U over the number of pairs).
     """
+    return _of_each(_area, labels, scores)
+
+
+def class_average_precision(labels: Labels, scores: Scores) -> Scores:
+    """The average precision of each class; NaN for a class without samples.
+
+    It is the sum, over the scores from the highest down, of the precision among the samples that have at least this
+    score, times the recall that was won with it: that of scikit-learn, without interpolation.
+    """
+    return _of_each(_average_precision, labels, scores)
+
+
+def _of_each(measure: Callable[[npt.NDArray[np.bool_], Scores], float], labels: Labels, scores: Scores) -> Scores:
     is_class = labels[:, None] == np.arange(scores.shape[1]) if labels.ndim == 1 else labels > 0.5
-    return np.array([_area(of, score) for of, score in zip(is_class.T, scores.T, strict=True)])
+    return np.array([measure(of, score) for of, score in zip(is_class.T, scores.T, strict=True)])
+
+
+def _average_precision(is_class: npt.NDArray[np.bool_], score: Scores) -> float:
+    if not is_class.any():
+        return math.nan
+    order = np.argsort(-score, kind="stable")
+    # Samples of one score come together.
+    last = np.flatnonzero(np.diff(score[order], append=-np.inf))
+    found = np.cumsum(is_class[order])[last]
+    won = np.diff(found, prepend=0) / found[-1]
+    return float((won * found / (last + 1)).sum())
 
 
 def _area(is_class: npt.NDArray[np.bool_], score: Scores) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from blobnet.datasets.pictures import mask_colours
-from blobnet.inspection.mistakes import Mistake, Mistakes, class_name, percent, short_values, worst_mistakes
+from blobnet.inspection.mistakes import (
+    Mistake,
+    Mistakes,
+    class_name,
+    label_words,
+    percent,
+    short_values,
+    worst_mistakes,
+)
 from blobnet.inspection.network_inputs import Sheet, are_masks, sample_sheet
 from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import FloatArray
@@ -86,9 +95,9 @@ def draw_sheet(
 ) -> Figure:
     """The picture of a sheet."""
     mixed = zip(sheet.labels, sheet.partners, sheet.shares, strict=True)
-    captions = [
-        _truth(_label(own, class_names), _label(other, class_names), float(share)) for own, other, share in mixed
-    ]
+    # Targets of 0 and 1 alone are labels, of which a sample may have several.
+    described = partial(_label, class_names=class_names, are_several=bool(np.isin(sheet.labels, (0, 1)).all()))
+    captions = [_truth(described(own), described(other), float(share)) for own, other, share in mixed]
     if not sheet.shares.any():
         captions = [caption[:1] for caption in captions]
     masks = sheet.labels.astype(np.int64) if are_masks(sheet.labels, sheet.values) else None
@@ -108,7 +117,8 @@ def draw_mistakes(found: Mistakes, title: str = "mistakes") -> Figure:
     if found.wrong is None:
         what = f"the {len(worst)} of {found.samples:,} samples with the largest errors"
     else:
-        wrong = "are wrong" if all(mistake.masks is None for mistake in worst) else "have positions that are wrong"
+        parts = "positions" if any(mistake.masks is not None for mistake in worst) else "labels"
+        wrong = f"have {parts} that are wrong" if worst and worst[0].is_part else "are wrong"
         what = f"{found.wrong:,} of {found.samples:,} samples {wrong}"
         what += f"; the {len(worst)} worst of them" if len(worst) < found.wrong else ""
     masks = [mistake.masks for mistake in worst if mistake.masks is not None and mistake.masks.ndim == 3]
@@ -126,7 +136,7 @@ def _caption(mistake: Mistake) -> list[Line]:
     lines = [("is ", mistake.truth, ""), ("said ", mistake.said, "")]
     if mistake.share is None:
         return [*lines, ("off by ", f"{mistake.error:.3g}", "")]
-    if mistake.masks is not None:  # No name would have room beside it.
+    if mistake.is_part or mistake.masks is not None:  # No name would have room beside it.
         return [*lines, ("", percent(mistake.share), " wrong")]
     return [lines[0], ("said ", mistake.said, f" ({percent(mistake.share)})")]
 
@@ -139,8 +149,10 @@ def _truth(own: str, partner: str, share: float) -> list[Line]:
     return [("", own, f" ({100 - part} %)"), ("+ ", partner, f" ({part} %)")]
 
 
-def _label(label: npt.NDArray[Any], class_names: Sequence[str]) -> str:
-    if not class_names:
+def _label(label: npt.NDArray[Any], class_names: Sequence[str], *, are_several: bool = False) -> str:
+    if label.dtype.kind == "f" and class_names and are_several:
+        return label_words(label, class_names)
+    if label.dtype.kind == "f" or not class_names:
         return short_values(label)
     # Of a class for each position, those that have the most.
     counts = np.bincount(label[(label >= 0) & (label < len(class_names))].astype(np.int64).reshape(-1))

@@ -177,13 +177,107 @@ def test_mistakes(run, trained) -> None:
     assert not Path("none.png").exists()
 
 
-def test_a_report_needs_classes(run) -> None:
-    np.savez("targets.npz", x=np.zeros((20, 1, 8, 8), np.float32), y=np.zeros((20, 2), np.float32))
+def test_a_matrix_needs_classes_and_a_report_does_not(run) -> None:
+    y = np.random.default_rng(1).normal(size=(20, 2)).astype(np.float32)
+    np.savez("targets.npz", x=np.zeros((20, 1, 8, 8), np.float32), y=y)
     layers = [bn.layers.Input(1, 8, 8), bn.layers.Flatten(), bn.layers.Dense(2)]
     bn.Sequential(layers).save("own.h5")
-    result = run("evaluate", "own.h5", "--dataset", "targets.npz", "--report")
-    assert result.status == 1
-    assert result.err.splitlines()[-1].startswith("error: report: the loss must be one of classes. Received loss=Mean")
+    result = run("evaluate", "own.h5", "--dataset", "targets.npz", "--metrics", "mae,rmse", "--report")
+    lines = [line.split() for line in result.out.splitlines()]
+    assert [line[0] for line in lines[:3]] == ["loss", "mae", "rmse"]
+    assert float(lines[1][1]) == pytest.approx(np.abs(y).mean(), abs=6e-5)
+    assert lines[4] == ["number", "MAE", "RMSE", "bias", "R2", "samples"]
+    assert float(lines[5][1]) == pytest.approx(np.abs(y[:, 0]).mean(), abs=6e-5)
+    refused = run("evaluate", "own.h5", "--dataset", "targets.npz", "--matrix", "m.png")
+    assert refused.err.splitlines()[-1] == (
+        "error: --matrix: it draws which class was taken for which, of a loss of classes. "
+        "Received loss=MeanSquaredError()."
+    )
+    unknown = run("evaluate", "own.h5", "--dataset", "targets.npz", "--metrics", "mae,iuo")
+    assert "Received metric=iuo. Hint: did you mean 'iou'?" in unknown.err
+
+
+@pytest.fixture
+def pictures() -> Path:
+    """Pictures with bars of colours, and tables of which they have and how far a gray one reaches; after ``run``."""
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    has, reach = rng.random((80, 3)) < 0.5, rng.integers(2, 15, 80)
+    names = np.array(["red", "green", "blue"])
+    rows = {"tags": ["path,label,split"], "ages": ["path,age,height,split"], "turned": ["path,height,age"]}
+    for n in range(80):
+        picture = rng.normal(40, 15, (16, 16, 3))
+        for unit in np.flatnonzero(has[n]):
+            picture[4 * unit : 4 * unit + 4, :8, unit] += 180
+        picture[: reach[n], 8:] += 120
+        image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(f"{n}.png")
+        split = "test" if n % 4 == 0 else "train"
+        rows["tags"].append(f"{n}.png,{'|'.join(names[has[n]])},{split}")
+        rows["ages"].append(f"{n}.png,{5 * reach[n]},{reach[n] / 8},{split}")
+        rows["turned"] += [f"{n}.png,{reach[n] / 8},{5 * reach[n]}"] if split == "test" else []
+    for name, lines in rows.items():
+        Path(f"{name}.csv").write_text("\n".join(lines))
+    return Path()
+
+
+def test_several_labels_of_pictures(run, pictures) -> None:
+    options = ["--epochs", 8, "--batch-size", 12, "--learning-rate", 0.01, "--workers", 0]
+    result = run("train", "resnet8", "--dataset", "tags.csv", "--output", "net.h5", *options)
+    assert re.search(r"test loss \S+ \(average_precision (\S+), f1 \S+\) after 8 epochs", result.out)
+    model, data = bn.load("net.h5"), bn.datasets.load("tags.csv")
+    assert (model.class_names, model.loss) == (("blue", "green", "red"), bn.losses.BinaryCrossEntropy())
+    found = run("evaluate", "net.h5", "--dataset", "tags.csv", "--report", "--mistakes", "m.csv")
+    lines = found.out.splitlines()
+    measured = model.evaluate(data.test.x, data.test.y, metrics=["average_precision", "f1"])
+    assert measured["average_precision"] > 0.9  # It has learnt the colours.
+    for line, (name, value) in zip(lines, measured.items(), strict=False):
+        assert line.split() == [name, f"{value:.4f}"]
+    assert found.out.endswith(f"\n{model.report(data.test.x, data.test.y)}\n")
+    scores = 1 / (1 + np.exp(-model.predict(data.test.x[:2]).astype(np.float64)))
+    said = [[name for name, score in zip(model.class_names, own, strict=True) if score > 0.5] for own in scores]
+    printed = run("predict", "net.h5", "0.png", "4.png").out.splitlines()
+    for line, own in zip(printed, said, strict=True):
+        assert {word for word in line.split() if word in model.class_names} >= set(own)
+    assert run("predict", "net.h5", "0.png", "4.png", "--csv", "a.csv", "--json", "a.json").status == 0
+    rows = list(csv.DictReader(Path("a.csv").read_text().splitlines()))
+    assert [row["labels"] for row in rows] == ["|".join(own) for own in said]
+    assert [answer["labels"] for answer in json.loads(Path("a.json").read_text())] == said
+    np.testing.assert_allclose([[float(row[name]) for name in model.class_names] for row in rows], scores, rtol=1e-5)
+    # A table of some of the labels, in which no picture has several, is one of labels all the same.
+    Path("some.csv").write_text("path,label\n0.png,green\n4.png,red\n")
+    assert run("evaluate", "net.h5", "--dataset", "some.csv").out.startswith("loss ")
+    Path("other.csv").write_text("path,label\n0.png,green|pink\n")
+    refused = run("evaluate", "net.h5", "--dataset", "other.csv")
+    assert refused.err.endswith(
+        "error: other: its labels must have the names of the model's. "
+        "Received labels=green, pink, model=blue, green, red.\n"
+    )
+
+
+def test_numbers_of_pictures(run, pictures) -> None:
+    options = ["--epochs", 8, "--batch-size", 12, "--learning-rate", 0.01, "--workers", 0]
+    result = run("train", "resnet8", "--dataset", "ages.csv", "--output", "net.h5", *options)
+    assert re.search(r"test loss \S+ \(mae \S+, r2 \S+\) after 8 epochs", result.out)
+    model, data = bn.load("net.h5"), bn.datasets.load("ages.csv")
+    assert (model.class_names, model.loss) == (("age", "height"), bn.losses.MeanSquaredError())
+    # It began at the means: without them an age of 40 would be out of reach of so few steps.
+    assert model.report(data.test.x, data.test.y).r2[0] > 0
+    # The same numbers in another order are told apart by their names.
+    turned = run("evaluate", "net.h5", "--dataset", "turned.csv", "--mistakes", "m.csv", "--mistakes", "m.png")
+    assert turned.out == run("evaluate", "net.h5", "--dataset", "ages.csv").out
+    row = next(csv.DictReader(Path("m.csv").read_text().splitlines()))
+    number = int(Path(row["file"]).stem)
+    output = model.predict(data.test.x[number // 4 : number // 4 + 1])[0]
+    assert float(row["truth age"]) == data.test.y[number // 4, 0]
+    np.testing.assert_allclose([float(row["said age"]), float(row["said height"])], output, rtol=1e-4)
+    age, height = output
+    assert run("predict", "net.h5", f"{number}.png").out == f"{number}.png  age {age:.4g}  height {height:.4g}\n"
+    Path("less.csv").write_text("path,height\n0.png,0.5\n4.png,1\n")
+    refused = run("evaluate", "net.h5", "--dataset", "less.csv")
+    assert refused.err.endswith(
+        "error: less: its numbers must have the names of the model's. Received labels=height, model=age, height. "
+        "Hint: --columns age,height, say, names the columns of a CSV file.\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,37 @@ def test_targets(device: Device) -> None:
     assert first.error == pytest.approx(errors.max(), rel=1e-6)
     assert first.truth == ", ".join(f"{value:.3g}" for value in y[first.number][:3]) + ", ..."
     assert first.said == ", ".join(f"{value:.3g}" for value in outputs[first.number][:3]) + ", ..."
+    (row, *_) = csv.DictReader(found.csv().splitlines())
+    for unit in range(5):
+        assert float(row[f"truth {unit}"]) == pytest.approx(y[first.number, unit], rel=1e-5)
+        assert float(row[f"said {unit}"]) == pytest.approx(outputs[first.number, unit], rel=1e-5)
+
+
+def test_several_labels(device: Device) -> None:
+    x, _ = data(30)
+    has = np.random.default_rng(3).integers(0, 2, (30, 3)).astype(np.float32)
+    layers_of = [layers.Input(2, 3, 4), layers.Flatten(), layers.Dense(3)]
+    model = Sequential(layers_of, class_names=("cat", "dog", "red"), seed=4)
+    files = [f"{number}.png" for number in range(30)]
+    found = worst_mistakes(model, x, has, loss="bce", files=files, batch_size=7, device=device)
+    scores = 1 / (1 + np.exp(-model.predict(x, device=device).astype(np.float64)))
+    errors = -np.log(np.where(has > 0.5, scores, 1 - scores)).mean(axis=1)
+    wrong = ((scores > 0.5) != (has > 0.5)).mean(axis=1)
+    assert (found.samples, found.wrong) == (30, int((wrong > 0).sum()))
+    assert [item.number for item in found.worst] == [n for n in np.argsort(-errors) if wrong[n]]
+
+    def words(row: np.ndarray) -> str:
+        return "|".join(name for name, value in zip(model.class_names, row, strict=True) if value > 0.5) or "(none)"
+
+    rows = list(csv.DictReader(found.csv().splitlines()))
+    for item, row in zip(found.worst, rows, strict=True):
+        assert item.error == pytest.approx(errors[item.number], rel=1e-5)
+        assert (item.share, item.is_part) == (pytest.approx(wrong[item.number]), True)
+        assert (item.truth, item.said) == (words(has[item.number]), words(scores[item.number]))
+        assert (row["file"], row["truth"], row["said"]) == (f"{item.number}.png", item.truth, item.said)
+        for unit, name in enumerate(model.class_names):
+            assert float(row[f"truth {name}"]) == has[item.number, unit]
+            assert float(row[f"said {name}"]) == pytest.approx(scores[item.number, unit], rel=1e-4)
 
 
 def test_a_table_has_all_of_them_and_samples_of_those_to_draw(device: Device) -> None:

@@ -12,8 +12,16 @@ import pytest
 from blobnet import metrics
 from blobnet.errors import OptionError
 from blobnet.losses import BinaryCrossEntropy, CrossEntropy, MeanSquaredError
-from blobnet.metrics import Report, class_auc, confusion_matrix
+from blobnet.metrics import (
+    LabelReport,
+    NumberReport,
+    Report,
+    class_auc,
+    class_average_precision,
+    confusion_matrix,
+)
 from blobnet.metrics.naming import answers, measured, named
+from blobnet.metrics.report import report_of
 
 
 def batch(samples: int, classes: int, seed: int = 0, levels: int = 1000) -> tuple[Any, Any]:
@@ -74,6 +82,91 @@ def test_auc_counts_pairs(levels: int) -> None:
     np.testing.assert_array_equal(class_auc(targets, scores), found)
 
 
+def several(samples: int, labels: int, seed: int) -> tuple[Any, Any]:
+    """Several labels for each sample, of which none has the last one, and scores with ties."""
+    random = np.random.default_rng(seed)
+    has = (random.random((samples, labels)) < 0.4) * (np.arange(labels) < labels - 1)
+    return has.astype(float), (random.integers(0, 12, has.shape) + 5 * has) / 17
+
+
+@pytest.mark.parametrize(("samples", "labels"), [(1, 2), (9, 3), (150, 6)])
+def test_metrics_of_several_labels(samples: int, labels: int) -> None:
+    has, scores = several(samples, labels, seed=samples)
+    said = scores > 0.5
+    report = LabelReport.of(has, scores, tuple(map(str, range(labels))))
+    columns, found = report.columns(), class_average_precision(has, scores)
+    each: dict[str, list[float]] = {"precision": [], "recall": [], "f1": [], "iou": [], "average_precision": []}
+    for unit in range(labels):
+        hits, alarms, misses = counted(has[:, unit], said[:, unit], 1)
+        values = {
+            "precision": hits / (hits + alarms) if hits + alarms else 0,
+            "recall": hits / (hits + misses) if hits + misses else 0,
+            "f1": 2 * hits / (2 * hits + alarms + misses) if hits + alarms + misses else 0,
+            "iou": hits / (hits + alarms + misses) if hits + alarms + misses else 0,
+        }
+        for title, name in (("precision", "precision"), ("recall", "recall"), ("F1", "f1"), ("IoU", "iou")):
+            assert columns[title][unit] == pytest.approx(values[name])
+        assert report.samples[unit] == has[:, unit].sum()
+        if not has[:, unit].any():
+            assert math.isnan(found[unit])
+            continue
+        # By its definition: the recall that each threshold wins, times the precision there.
+        area, before = 0.0, 0.0
+        for threshold in sorted(set(scores[:, unit]), reverse=True):
+            taken = scores[:, unit] >= threshold
+            recall = has[taken, unit].sum() / has[:, unit].sum()
+            area, before = area + (recall - before) * has[taken, unit].mean(), recall
+        assert found[unit] == pytest.approx(area, rel=1e-12)
+        for name, value in {**values, "average_precision": area}.items():
+            each[name].append(value)
+    for name, known in each.items():
+        value = getattr(metrics, name)(has, scores)
+        assert value == pytest.approx(np.mean(known)) if known else math.isnan(value)
+    assert report.exact == sum((has > 0.5)[n].tolist() == said[n].tolist() for n in range(samples))
+
+
+def test_metrics_are_those_of_scikit_learn() -> None:
+    theirs = pytest.importorskip("sklearn.metrics")
+    has, scores = several(300, 5, seed=4)
+    has, scores = has[:, :4], scores[:, :4]
+    expected = theirs.average_precision_score(has, scores, average=None)
+    np.testing.assert_allclose(class_average_precision(has, scores), expected, rtol=1e-12)
+    assert metrics.average_precision(has, scores) == pytest.approx(theirs.average_precision_score(has, scores))
+    for name, function in (("f1", "f1_score"), ("precision", "precision_score"), ("recall", "recall_score")):
+        expected = getattr(theirs, function)(has, scores > 0.5, average="macro", zero_division=0)
+        assert getattr(metrics, name)(has, scores) == pytest.approx(expected)
+    labels, probabilities = batch(200, 4, seed=8)
+    one = np.eye(4)[labels][:, :3]
+    expected = theirs.average_precision_score(one, probabilities[:, :3])
+    assert metrics.average_precision(labels, probabilities) == pytest.approx(expected)
+    targets, outputs = np.random.default_rng(1).normal(5, 2, (2, 40, 3))
+    report = NumberReport.of(targets, outputs, ("a", "b", "c"))
+    np.testing.assert_allclose(report.r2, theirs.r2_score(targets, outputs, multioutput="raw_values"))
+    np.testing.assert_allclose(report.mae, theirs.mean_absolute_error(targets, outputs, multioutput="raw_values"))
+
+
+def test_reports_by_the_kind_of_the_loss() -> None:
+    logits, has = np.float32([[4, -4], [4, 4], [-4, -4], [-4, 4]]), np.float32([[1, 0], [1, 1], [0, 1], [0, 1]])
+    found = report_of(BinaryCrossEntropy(), has, logits, ("cat", "red"))
+    assert isinstance(found, LabelReport)
+    text = str(found).splitlines()
+    assert text[0].split() == ["label", "precision", "recall", "F1", "IoU", "AP", "AUC", "samples"]
+    assert text[1].split() == ["cat", *["1.0000"] * 6, "2"]
+    assert text[2].split()[:5] == ["red", "1.0000", "0.6667", "0.8000", "0.6667"]
+    assert text[3].split()[0] == "mean"
+    assert text[4].endswith("all labels right 0.7500")
+    targets, outputs = np.float32([[1, 300], [3, 500], [5, 400]]), np.float32([[1, 300], [2, 600], [8, 400]])
+    numbers = report_of(MeanSquaredError(), targets, outputs, ("age", "price"))
+    assert isinstance(numbers, NumberReport)
+    assert [line.split() for line in str(numbers).splitlines()] == [
+        ["number", "MAE", "RMSE", "bias", "R2", "samples"],
+        ["age", "1.3333", "1.8257", "0.6667", "-0.2500", "3"],
+        ["price", "33.3333", "57.7350", "33.3333", "0.5000", "3"],
+        ["mean", "17.3333", "29.7804", "17.0000", "0.1250", "3"],
+        ["MAE", "17.3333,", "R2", "0.1250"],
+    ]
+
+
 def test_metrics_of_targets() -> None:
     targets, outputs = np.array([[1.0, 2], [3, 5], [5, 2]]), np.array([[1.0, 3], [2, 5], [8, 0]])
     assert metrics.mae(targets, outputs) == pytest.approx((0 + 1 + 1 + 0 + 3 + 2) / 6)
@@ -118,7 +211,7 @@ def test_metrics_by_name_and_of_ones_own() -> None:
             r"Hint: the model's loss is CrossEntropy, which takes classes\.",
         ),
         (["map"], r"Received metric=map\. Hint: known names: auc, "),
-        (["precison"], r"Hint: did you mean 'precision'\?"),
+        (["precison"], r"Hint: did you mean 'precision' or 'average_precision'\?"),
         (["accuracy"], r"Received metric=accuracy\. Hint: leave it out: accuracy is always measured\.$"),
         ([3], r"metrics: each metric must be a name or a function of \(labels, scores\)\. Received metric=3\."),
         (["f1", metrics.f1], r"metrics: each metric must have a name of its own.* Received name=f1\."),

@@ -641,17 +641,170 @@ def test_names_that_mean_the_same(tmp_path: Path, is_table: bool) -> None:
 
 @pytest.mark.parametrize("labels", [["0.5", "1", "2.25"], ["0,5", "1", "1e-3"], ["-0.5", "12", ".5"]])
 def test_a_table_of_targets_is_none_of_classes(tmp_path: Path, labels: list[str]) -> None:
+    for number in range(len(labels)):
+        put(tmp_path / f"{number}.png", number)
     rows = "".join(f"{number}.png;{label}\n" for number, label in enumerate(labels))
     (tmp_path / "my.csv").write_text(f"path;label\n{rows}")
-    rule = "its labels must be classes, but numbers with fractions are targets of a regression. Received label="
-    with pytest.raises(DataError, match=re.escape(rule)) as caught:
+    data = datasets.load(tmp_path / "my.csv")
+    assert (data.classes, data.target_names, data.has_several) == (0, ("label",), False)
+    expected = np.array([[float(label.replace(",", "."))] for label in labels], np.float32)
+    np.testing.assert_array_equal(data.train.y, expected)
+    assert data.train.y.dtype == np.float32
+    assert repr(data) == "my: 3 samples of (3, 5, 7), 1 number: label"
+    assert datasets.load(tmp_path / "my.csv", labels="classes").classes == 3
+    (tmp_path / "classes.txt").write_text("\n".join(labels))
+    assert datasets.load(tmp_path / "my.csv").class_names == tuple(labels)
+
+
+#: A table of three pictures, what is asked for, the names of its targets, whether they are labels, and y.
+LABELS = {
+    "several": ("path,label\n0,cat|red\n1,red\n2,\n", {}, "cat red", True, [[1, 1], [0, 1], [0, 0]]),
+    "spaces": ("path,label\n0,cat | red |\n1,a b\n2,red\n", {}, "a b;cat;red", True, [[0, 1, 1], [1, 0, 0], [0, 0, 1]]),
+    "one each": ("path,label\n0,b\n1,a\n2,b\n", {"labels": "several"}, "a b", True, [[0, 1], [1, 0], [0, 1]]),
+    "columns": ("a,b,file_name\n1,0,0\n0.0,1,1\n1,1,2\n", {}, "a b", True, [[1, 0], [0, 1], [1, 1]]),
+    "shares": ("file,a,b\n0,1,0.5\n1,0,0\n2,1,1\n", {"labels": "several"}, "a b", True, [[1, 0.5], [0, 0], [1, 1]]),
+    "words": (
+        "file,what,colour,by\n0,cat,red,me\n1,dog,,me\n2,cat,blue,me\n",
+        {"columns": ["what", "colour"], "labels": "several"},
+        "blue cat dog red",
+        True,
+        [[0, 1, 0, 1], [0, 0, 1, 0], [1, 1, 0, 0]],
+    ),
+    "numbers": (
+        "file;age;height\n0;3;1,5\n1;-4;2\n2;5;1e-3\n",
+        {},
+        "age height",
+        False,
+        [[3, 1.5], [-4, 2], [5, 0.001]],
+    ),
+    "whole": ("file,label\n0,3\n1,4\n2,50\n", {"labels": "numbers"}, "label", False, [[3], [4], [50]]),
+    "one column": (
+        "file,age,id\n0,3,a\n1,4,b\n2,5,c\n",
+        {"columns": "age", "labels": "numbers"},
+        "age",
+        False,
+        [[3], [4], [5]],
+    ),
+    "in one cell": ("file,label\n0,.5|1\n1,2|3\n2,4|-5\n", {}, "label 0;label 1", False, [[0.5, 1], [2, 3], [4, -5]]),
+}
+
+
+@pytest.mark.parametrize(("text", "asked", "names", "are_labels", "y"), LABELS.values(), ids=LABELS)
+def test_kinds_of_labels(tmp_path: Path, text: str, asked: Any, names: str, are_labels: bool, y: Any) -> None:
+    for number in range(3):
+        put(tmp_path / f"{number}.png", number)
+    (tmp_path / "my.csv").write_text(text)
+    data = datasets.load(tmp_path / "my.csv", **asked)
+    assert (data.class_names, data.has_several) == ((), are_labels)
+    assert data.target_names == tuple(names.split(";") if ";" in names else names.split())
+    np.testing.assert_array_equal(data.train.y, np.array(y, np.float32))
+    assert [Path(file).stem for file in data.train.files] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "rule"),
+    [
+        ("path,label\n0,1.5\n1,\n", {}, "row 3: every row must have a path and a label"),
+        (
+            "path,label\n0,1.5\n1,a\n",
+            {"labels": "numbers"},
+            "row 3: every label must be a number, finite in float32. Received label='a'. Hint: --labels ",
+        ),
+        (
+            "path,label\n0,1.5\n1,1e39\n",
+            {"labels": "numbers"},
+            "row 3: every label must be a number, finite in float32. Received label='1e39'",
+        ),
+        (
+            "path,label\n0,1.5|2\n1,1\n",
+            {},
+            "row 3: every picture must have as many numbers as the first one. Received numbers=1, ",
+        ),
+        (
+            "path,a,b\n0,1,x\n",
+            {},
+            "row 2: columns of labels must hold numbers, or 0 and 1. Received column=b, received='x'. Hint: --col",
+        ),
+        (
+            "path,a,b\n0,1,x\n",
+            {"labels": "classes"},
+            "columns: a class must lie in one column. Received columns=a, b. Hint: --columns a",
+        ),
+        (
+            "path,a,b\n0,1,x\n",
+            {"columns": ["c"]},
+            "my.csv must have them. Received missing=c. Hint: known names: a, b, path",
+        ),
+        ("path,label\n0,\n1,\n", {"labels": "several"}, "a picture to train on must have a label. Received pictures=2"),
+        (
+            "path,label,split\n0,a|b,train\n1,c|a,test\n",
+            {},
+            "row 3: every label must be trained. Received label=c, labels=['a', 'b']",
+        ),
+        (
+            "path,label\n0,a\n",
+            {"labels": "many"},
+            "labels: they must be classes, several or numbers. Received labels=many",
+        ),
+    ],
+)
+def test_labels_that_do_not_do(tmp_path: Path, text: str, asked: Any, rule: str) -> None:
+    for number in range(3):
+        put(tmp_path / f"{number}.png", number)
+    (tmp_path / "my.csv").write_text(text)
+    with pytest.raises((DataError, OptionError), match=re.escape(rule)):
+        datasets.load(tmp_path / "my.csv", **asked)
+
+
+def test_labels_that_are_listed(tmp_path: Path) -> None:
+    put(tmp_path / "0.png")
+    (tmp_path / "classes.txt").write_text("dog\nred\ncat\n")
+    (tmp_path / "my.csv").write_text("path,label\n0,cat|red\n")
+    data = datasets.load(tmp_path / "my.csv")
+    assert (data.target_names, data.train.y.tolist()) == (("dog", "red", "cat"), [[0, 1, 1]])
+    (tmp_path / "my.csv").write_text("path,label\n0,cat|blue\n")
+    with pytest.raises(DataError, match=r"row 2: every label must stand in classes\.txt\. Received label=blue"):
         datasets.load(tmp_path / "my.csv")
-    # Hints are followed: this is what it says.
-    paths = [put(tmp_path / f"{number}.png", number) for number in range(len(labels))]
-    assert "numpy.stack([blobnet.datasets.read_image(path, (3, 64, 64)) for path in paths])" in str(caught.value)
-    x = np.stack([datasets.read_image(path, (3, 64, 64)) for path in paths])
-    np.savez(tmp_path / "data.npz", x=x, y=np.array([0.5, 1, 2.25], np.float32))
-    assert datasets.load(tmp_path / "data.npz").classes == 0
+
+
+def test_folders_of_several_labels_and_of_numbers(tmp_path: Path) -> None:
+    for split, name in (("train", "cat|red"), ("train", "red"), ("train", "dog"), ("test", "dog|red")):
+        put(tmp_path / "tags" / split / name / "a" / "1.png")
+    data = datasets.load(tmp_path / "tags")
+    assert (data.target_names, data.has_several) == (("cat", "dog", "red"), True)
+    assert data.train.y.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 1]]
+    assert data.test is not None
+    assert data.test.y.tolist() == [[0, 1, 1]]
+    assert datasets.load(tmp_path / "tags" / "train", labels="classes").class_names == ("cat|red", "dog", "red")
+    for name in ("3", "40"):
+        put(tmp_path / "ages" / name / "1.png")
+    assert datasets.load(tmp_path / "ages").class_names == ("3", "40")
+    ages = datasets.load(tmp_path / "ages", labels="numbers")
+    assert (ages.target_names, ages.train.y.tolist()) == (("label",), [[3], [40]])
+    with pytest.raises(OptionError, match=r"columns: only a table has columns of labels: .* Received columns=age"):
+        datasets.load(tmp_path / "ages", columns="age")
+
+
+def test_a_folder_with_a_table(tmp_path: Path) -> None:
+    put(tmp_path / "photos" / "1.png")
+    put(tmp_path / "photos" / "2.png")
+    (tmp_path / "labels.csv").write_text("path,age,weight\nphotos/1.png,3,4.5\nphotos/2.png,5,6\n")
+    data = datasets.load(tmp_path)
+    assert (data.name, data.target_names) == (tmp_path.name, ("age", "weight"))
+    assert data.train.y.tolist() == [[3, 4.5], [5, 6]]
+    put(tmp_path / "drawings" / "1.png")  # Folders of classes come first, as ever.
+    with pytest.warns(BlobnetWarning, match=r"left out: 1 \.csv"):
+        assert datasets.load(tmp_path).class_names == ("drawings", "photos")
+
+
+def test_labels_stay_with_pictures_that_can_be_read(tmp_path: Path) -> None:
+    for number in (0, 2):
+        put(tmp_path / f"{number}.png", number)
+    (tmp_path / "1.png").write_text("no picture")
+    (tmp_path / "my.csv").write_text("path,label\n0.png,0.5\n1.png,1.5\n2.png,2.5\n")
+    with pytest.warns(BlobnetWarning, match="1 of 3 pictures cannot be read and are left out"):
+        data = datasets.load(tmp_path / "my.csv", skip_unreadable=True)
+    assert (data.train.y.tolist(), data.train.files[1]) == ([[0.5], [2.5]], str(tmp_path / "2.png"))
 
 
 def test_files_that_names_in_tables_mean(tmp_path: Path) -> None:
