@@ -131,21 +131,27 @@ def _evaluate_by_name(
         )
     losses = evaluation_losses(model, data)
     check_labels(model, losses, data)
-    classifying = [name for name, loss in zip(model.graph.outputs, losses, strict=True) if loss.takes_classes]
+    names = list(model.graph.outputs)
+    classifying = [name for name, loss in zip(names, losses, strict=True) if loss.takes_classes]
     if options.matrix is not None and len(classifying) != 1:
         rule = "it draws the classes of one output, and there must be no other one with classes"
         raise OptionError(
             "--matrix", rule, outputs=", ".join(classifying) or "none", hint="--report lists all of them."
         )
-    split, names = _split(model, data), list(model.graph.outputs)
+    # Numbers have a report where a sample has them once, and not for each position.
+    reported = [name for name in names if name in classifying or not model.graph.outputs[name].shape.rank]
+    if options.report and not reported:
+        rule = "an output must have classes, or no positions"
+        raise OptionError("--report", rule, outputs=", ".join(model.graph.outputs))
+    split = _split(model, data)
     state = model.training_state
     weights = state.settings.get("loss_weights") if state else None
     found = model.evaluate(
         split.x, split.y, loss=to_dict(names, losses), loss_weights=weights, metrics=options.metrics or (), **settings
     )
     _print_measures(found, model)
-    reported = {*(names if options.report else ()), *(classifying if options.matrix is not None else ())}
-    for name in (name for name in names if name in reported):
+    drawn = classifying if options.matrix is not None else ()
+    for name in reported if options.report else drawn:
         loss = losses[names.index(name)]
         if options.report and len(names) > 1:
             print(f"\n{name}")

@@ -179,7 +179,8 @@ def test_evaluate(run, file) -> None:
     assert [name for name, _ in lines] == ["loss", "mask_loss", "mask_accuracy", "value_loss"]  # of three classes
     wanted = [value for name, value in measured.items() if name != "mask_top_5"]
     np.testing.assert_allclose([float(value) for _, value in lines], wanted, atol=6e-5)
-    assert result.out.endswith(f"\n\nmask\n\n{file.report(x, y['mask'], output='mask')}\n")
+    mask, value = (file.report(x, y[name], output=name) for name in ("mask", "value"))
+    assert result.out.endswith(f"\n\nmask\n\n{mask}\n\nvalue\n\n{value}\n")
 
 
 def test_predict(run, file) -> None:
