@@ -57,8 +57,7 @@ def load(  # noqa: PLR0913
         workers: processes that decode pictures; None takes one for each core where it pays, 0 does without.
         skip_unreadable: whether pictures that cannot be decoded are left out, with a warning that names the first.
         units: what the pictures of a folder become: 1 for gray, 3 for RGB; None: gray if all are. Nothing to others.
-        labels: what the labels of pictures are: ``classes``, ``several`` (labels for a picture, ``cat|red``) or
-            ``numbers`` (targets of a regression); None finds it.
+        labels: what the labels of pictures are: ``classes``, ``several`` (``cat|red``) or ``numbers``; None finds it.
         columns: the columns of a table that hold labels; None: ``label``, else all but ``path`` and ``split``.
 
     Raises:
