@@ -590,7 +590,8 @@ class Model:
                 computed (``precision``, ``reduction``, ``fit_memory``).
             device: a device or its name; the best one if None.
             precision: fp32, by default; tf32 rounds factors of convolutions to 10 bits of fraction for tensor cores of
-                NVIDIA GPUs; bf16 keeps bfloat16 between layers, 8 bits, in half the memory (docs/training.md).
+                NVIDIA GPUs; bf16 keeps bfloat16 between layers, 8 bits, in half the memory; fp16 float16, 11 bits of
+                a smaller range, with a dynamic loss scale (docs/training.md).
             debug: check every launch's writes; $BLOBNET_CHECK if None.
             verify: before the first step, check each way to compute a convolution or a dense layer that was never
                 checked on this device, driver and source, as ``blobnet doctor`` does (seconds, once); what fails is
@@ -1037,10 +1038,15 @@ class Model:
         )
         context = StepContext(input_delta=True, debug=debug)
         step = TrainingStep(self.device_for(device).at(precision), self.graph, self._weights, settings, context)
-        step.compute_gradients(step.load_batch(*map(np.asarray, sources), *map(np.asarray, labels)))
+        batch = step.load_batch(*map(np.asarray, sources), *map(np.asarray, labels))
         names = ["input"] if len(sources) == 1 else self.graph.inputs
-        found = zip(names, input_deltas(step, len(sources[0])), sources, strict=True)
-        return step.gradients() | {name: delta.reshape(source.shape) for name, delta, source in found}
+        while True:
+            step.compute_gradients(batch)
+            found = zip(names, input_deltas(step, len(sources[0])), sources, strict=True)
+            values = step.gradients() | {name: delta.reshape(source.shape) for name, delta, source in found}
+            # What halves cannot hold at one scale they may hold at a smaller one.
+            if all(map(all_finite, values.values())) or not step.lower_loss_scale():
+                return values
 
     def plan(
         self,

@@ -60,16 +60,15 @@ _SIZE = """\
 --size N  build the network for samples of NxN"""
 _MEMORY = """\
 --align N  round the rows and the planes of blobs up to multiples of N numbers (default: 1)
---storage NAME  what is kept between layers: float32; in half the memory bfloat16, or in inference float16 (default:
-  float32)"""
+--storage NAME  what is kept between layers: float32; in half the memory bfloat16 or float16 (default: float32)"""
 _PRETRAINED = """\
 --pretrained NAME  for a network in place of the file, resnet50 say: its weights, as for train"""
 _DEVICE = """\
 --device DEVICE  a device: part of its name, or its address (see 'blobnet devices'); default: $BLOBNET_DEVICE, else the
   best"""
 _PRECISION = """\
---precision NAME  fp32; tf32 for convolutions on the tensor cores of NVIDIA GPUs; or bf16, which keeps bfloat16 between
-  layers, in half the memory (default: fp32)"""
+--precision NAME  fp32; tf32 for convolutions on the tensor cores of NVIDIA GPUs; bf16 or fp16, which keep bfloat16
+  or float16 between layers, in half the memory (default: fp32)"""
 #: Kinds of pictures that can be drawn.
 _DRAWN = ".png, .pdf or .svg; needs matplotlib"
 
@@ -300,7 +299,7 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "loss": {"type": option_types.loss},
     "metrics": {"type": option_types.names},
     "loss_weights": {"type": option_types.numbers_by_name},
-    "precision": _choice("fp32", "tf32", "bf16"),
+    "precision": _choice("fp32", "tf32", "bf16", "fp16"),
     "seed": {"type": option_types.seed, "default": 0},
     "storage": _choice("float32", "float16", "bfloat16"),
     "workers": {"type": option_types.count_or_none},

@@ -44,9 +44,6 @@ def run(options: argparse.Namespace) -> int:
     limits, kind = _limits(options)
     training = not options.inference and not tail
     storage = storage_type(options.storage)
-    if training and not storage.takes_deltas:
-        rule = "training keeps float32 between layers, or bfloat16: deltas are too small for halves"
-        raise OptionError("--storage", rule, storage=options.storage, hint="add --inference, or take bfloat16.")
     names = list(model.graph.outputs)
     # Of a model that was not trained: what its outputs can be. A single one is no class, unless classes are asked for.
     outputs = model.graph.outputs.values()
@@ -68,8 +65,12 @@ def run(options: argparse.Namespace) -> int:
     memory: dict[str, int] = {}
     updates: list[KernelCall] = []
     if training:
-        memory = {name: FLOAT32.itemsize * elements for name, elements in memory_of(steps, table, sums).items()}
-        updates = steps.optimizer.calls(table, kind)
+        memory = {
+            name: FLOAT32.itemsize * elements for name, elements in memory_of(steps, table, sums, storage).items()
+        }
+        updates = steps.optimizer.calls(table, kind, scaled=storage.needs_loss_scale)
+    if storage != FLOAT32:
+        print(f"Numbers between layers are {storage.name}, in memory alone: kernels compute in float32.\n")
     print(report(plan, reserved=memory, updates=len(updates), limits=limits))
     if options.devices:
         print("\n" + "\n".join(_devices_text(options, shards, at_once, sums, kind)))

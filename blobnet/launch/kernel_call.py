@@ -19,11 +19,16 @@ from blobnet.hardware.device_model import HOST, DeviceModel
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_source import Macro
 from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant
-from blobnet.memory.blob import BFLOAT16, FLOAT32, BlobLayout, Padding, Shape, StorageType
+from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, BlobLayout, Padding, Shape, StorageType
 
 #: The precisions of a network: what products round their factors to, fp32 or tf32 (the first 10 bits of the fraction),
 #: and the type of numbers between layers. Sums, statistics, weights and losses are float32 in all.
-PRECISIONS = {"fp32": ("fp32", FLOAT32), "tf32": ("tf32", FLOAT32), "bf16": ("bf16", BFLOAT16)}
+PRECISIONS = {
+    "fp32": ("fp32", FLOAT32),
+    "tf32": ("tf32", FLOAT32),
+    "bf16": ("bf16", BFLOAT16),
+    "fp16": ("fp32", FLOAT16),
+}
 #: The phase of calls that run whenever parameters have changed.
 CONSTANT = "constant"
 #: The kernel that clears halos; and what the one does that the planner needs where blobs cannot share memory.

@@ -16,6 +16,9 @@ from blobnet.support.kinds import Kind
 
 #: The number of a label that takes no part, on the device.
 IGNORED = -1
+#: What deltas are multiplied by in a type that needs it (StorageType.needs_loss_scale), and the steps of the optimizer
+#: since it last changed.
+LOSS_SCALE, LOSS_SCALE_ELEMENTS = "loss scale", 2
 #: Positions that a part of a sample has at least, the most parts of a sample, and a GPU's most work-items for one.
 _PART_POSITIONS, _MAX_PARTS, _MAX_ITEMS = 4096, 64, 256
 
@@ -120,6 +123,7 @@ class Loss(Kind):
         """
         walk = self._walk(output.shape, tuning)
         metrics = self._array("sample_metrics", output.shape)
+        scale = self._scale(output.shape, delta, tuning)
         # NOTE: a kernel takes no null blob; without a delta the role is bound to the output and not touched.
         per_sample = KernelCall(
             self.kernel,
@@ -131,8 +135,10 @@ class Loss(Kind):
                 **({"PARTNER_SHARES": self._array("partner_shares", output.shape)} if self.takes_pairs else {}),
                 "SAMPLE_WEIGHTS": self._array("sample_weights", output.shape),
                 "SAMPLE_METRICS": metrics,
+                "LOSS_SCALE": scale,
             },
             macros={
+                "HAS_LOSS_SCALE": int(scale.storage == LOSS_SCALE),
                 "HAS_DELTA": int(delta is not None),
                 "METRICS": self.SAMPLE_METRICS,
                 **walk.macros,
@@ -160,6 +166,12 @@ class Loss(Kind):
     def _array(self, name: str, output: Shape) -> Array:
         """The whole of one of the loss's buffers."""
         return Array(name, *self.memory(output)[name], persistent=True)
+
+    def _scale(self, output: Shape, delta: Blob | None, tuning: Tuning) -> Array:
+        """The scale of the deltas, where they need one; else an array that is not touched."""
+        if delta is not None and tuning.storage.needs_loss_scale:
+            return Array(LOSS_SCALE, LOSS_SCALE_ELEMENTS, persistent=True)
+        return self._array("sample_weights", output)
 
     def _calls_before(self, output: Blob, tuning: Tuning) -> list[KernelCall]:
         """Calls that the loss's kernel needs the results of."""

@@ -14,7 +14,7 @@ from blobnet.contraction.training import passes
 from blobnet.errors import ContractionError, OptionError, ShapeError
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.layers.lowered import spelled_out
-from blobnet.losses.base import Loss
+from blobnet.losses.base import LOSS_SCALE, Loss
 from blobnet.memory.blob import Shape
 
 #: Charbonnier's loss, whose reference is ``blobnet.examination.reference.losses.expression``.
@@ -115,6 +115,7 @@ class Expression(Loss):
             operands[steps.deltas[values.name]] = delta
         context = compiled.Context("Expression loss", batch_size, memory, tuning)
         parts = [compiled.calls(part, operands, context) for part in (steps.forward, *steps.gradients)]
+        scale = self._scale(output.shape, delta, tuning)
         metrics = KernelCall(
             self.kernel,
             "Expression loss metrics",
@@ -122,8 +123,9 @@ class Expression(Loss):
             arrays={
                 name.upper(): self._array(name, output.shape)
                 for name in ("sample_weights", "losses", "loss_deltas", "sample_metrics")
-            },
-            macros={"METRICS": self.SAMPLE_METRICS},
+            }
+            | {"LOSS_SCALE": scale},
+            macros={"METRICS": self.SAMPLE_METRICS, "HAS_LOSS_SCALE": int(scale.storage == LOSS_SCALE)},
         )
         made = [*parts[0], metrics, *(call for part in parts[1:] for call in part), self._total(output.shape, 1)]
         return [replace(call, owner=self) for call in made]

@@ -32,14 +32,14 @@ class StorageType:
         c_type: what kernels call it; ``real_t`` where numbers are in memory what kernels compute with.
         dtype: NumPy's name of numbers with as many bits.
         epsilon: from 1 to the next number.
-        takes_deltas: whether it has the range of float32, so that no delta is too small for it.
+        needs_loss_scale: whether its range is so small that deltas must be scaled (blobnet/losses/base.py).
     """
 
     name: str
     c_type: str
     dtype: str
     epsilon: float
-    takes_deltas: bool = True
+    needs_loss_scale: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -62,7 +62,7 @@ class StorageType:
 
 
 FLOAT32 = StorageType("float32", "real_t", "float32", 2.0**-23)
-FLOAT16 = StorageType("float16", "half", "float16", 2.0**-10, takes_deltas=False)
+FLOAT16 = StorageType("float16", "half", "float16", 2.0**-10, needs_loss_scale=True)
 #: The first 16 bits of a float32: its sign, its 8 bits of exponent and 7 of its fraction.
 BFLOAT16 = StorageType("bfloat16", "bfloat_t", "uint16", 2.0**-7)
 #: The types that plans may ask for, by name.

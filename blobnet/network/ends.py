@@ -11,6 +11,7 @@ import numpy as np
 from blobnet.errors import BlobnetError, OptionError, near_matches
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.losses import Loss
+from blobnet.losses.base import LOSS_SCALE
 from blobnet.memory.blob import FLOAT32, FloatArray, Shape
 from blobnet.network.graph import Graph
 
@@ -113,6 +114,8 @@ class Head(_End):
                 arrays={
                     role: replace(array, offset=self.totals.start)
                     if array.storage == "totals"
+                    else array
+                    if array.storage == LOSS_SCALE
                     else replace(array, storage=self.buffer(array.storage))
                     for role, array in call.arrays.items()
                 },

@@ -15,6 +15,7 @@ from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.launch.kernel_source import Macro
+from blobnet.losses.base import LOSS_SCALE, LOSS_SCALE_ELEMENTS
 from blobnet.memory.blob import FloatArray
 from blobnet.network.parameters import ParameterGroup, ParameterTable
 from blobnet.schedules import Constant, Custom, Schedule
@@ -24,7 +25,11 @@ from blobnet.support.kinds import Kind
 #: Numbers that the trainer writes before each step: :meth:`Optimizer.step_values`.
 HYPERPARAMETERS = "optimizer hyperparameters"
 HYPERPARAMETER_COUNT = 8
-#: The factor that clipping multiplied the last step's gradients by.
+#: The loss scale of the first step; what it is multiplied by after a step whose gradients are not finite, or after so
+#: many in a row that are (those of torch.amp.GradScaler); and the least, below which no step will find finite ones.
+FIRST_LOSS_SCALE, LEAST_LOSS_SCALE = 2.0**16, 2.0**-14
+_LOSS_SCALE_MACROS: dict[str, Macro] = {"GROWTH": 2.0, "BACKOFF": 0.5, "INTERVAL": 2000}
+#: The factor that clipping, and the loss scale, multiplied the last step's gradients by.
 CLIP_SCALE = "optimizer clip_scale"
 _CLIP_PARTIALS = "optimizer clip_partials"
 #: The most sums that a sum of squares is split into.
@@ -209,20 +214,25 @@ class Optimizer(Kind):
         """The storage that holds a state slot."""
         return f"optimizer {slot}"
 
-    def memory(self, table: ParameterTable) -> dict[str, int]:
-        """Elements of each float32 buffer that a trainer must allocate, by storage."""
+    def memory(self, table: ParameterTable, *, scaled: bool = False) -> dict[str, int]:
+        """Elements of each float32 buffer that a trainer must allocate, by storage; ``scaled``: see :meth:`calls`."""
         buffers = {self.storage(slot): max(1, table.trainable_elements) for slot in self.state_slots}
         buffers[HYPERPARAMETERS] = HYPERPARAMETER_COUNT * max(1, len(table.groups))
-        if self.clip_norm is not None:
+        if self.clip_norm is not None or scaled:
             buffers |= {_CLIP_PARTIALS: MAX_PARTIALS, CLIP_SCALE: 1}
-        return buffers
+        return buffers | ({LOSS_SCALE: LOSS_SCALE_ELEMENTS} if scaled else {})
 
-    def calls(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
-        """The calls of one step: with clipping first those that find its factor, then one over each group."""
+    def calls(self, table: ParameterTable, model: DeviceModel, *, scaled: bool = False) -> list[KernelCall]:
+        """The calls of one step: with clipping first those that find its factor, then one over each group.
+
+        ``scaled``: the gradients are those of the losses times the number in LOSS_SCALE, which the calls change.
+        """
         if not table.trainable_elements:
             return []
-        clipping = self._clipping(table, model) if self.clip_norm is not None else []
+        clipping = self._clipping(table, model, scaled=scaled) if self.clip_norm is not None or scaled else []
         steps = self._steps(table, model)
+        if scaled:
+            steps = [_with_factor(call) for call in steps]
         if self.lookahead is not None:
             steps = [self._look(table, model, begins=True), *steps, self._look(table, model, begins=False)]
         return [replace(call, owner=self) for call in clipping + steps]
@@ -282,12 +292,21 @@ class Optimizer(Kind):
             macros={"DECAYED_ELEMENTS": self.decayed(part), **self._common()},
         )
 
-    def _clipping(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
-        assert self.clip_norm is not None
+    def _clipping(self, table: ParameterTable, model: DeviceModel, *, scaled: bool) -> list[KernelCall]:
         gradients, partials = _array("gradients", table.trainable_elements), _array(_CLIP_PARTIALS, MAX_PARTIALS)
         squares = squares_call(gradients, partials, model, "gradient norm")
-        macros: dict[str, Macro] = {"PARTIALS": squares.groups, "CLIP_NORM": float(self.clip_norm)}
-        arrays = {"CLIP_PARTIALS": partials, "CLIP_SCALE": _array(CLIP_SCALE, 1)}
+        macros: dict[str, Macro] = {
+            "PARTIALS": squares.groups,
+            "CLIP_NORM": float(self.clip_norm or 0),
+            "HAS_LOSS_SCALE": int(scaled),
+            **_LOSS_SCALE_MACROS,
+        }
+        arrays = {
+            "CLIP_PARTIALS": partials,
+            "CLIP_SCALE": _array(CLIP_SCALE, 1),
+            "LOSS_SCALE": _array(LOSS_SCALE, LOSS_SCALE_ELEMENTS) if scaled else _array(CLIP_SCALE, 1),
+            "TOTALS": _array("totals", 1),
+        }
         size = GlobalSize(1, per_sample=False)
         return [squares, KernelCall("optimizer/clip_scale", "gradient clipping", size, arrays=arrays, macros=macros)]
 
@@ -387,6 +406,13 @@ class _TensorOptimizer(Optimizer):
             tunables=kernel_source.load(self.kernel).tuning(model),
             local_size=(group, 1, 1),
         )
+
+
+def _with_factor(step: KernelCall) -> KernelCall:
+    """The call of a step that multiplies its gradients by CLIP_SCALE, clipping by value behind it."""
+    clips = int(step.macros["HAS_CLIPPING"]) | 1
+    arrays = {**step.arrays, "CLIP_SCALE": _array(CLIP_SCALE, 1)}
+    return replace(step, arrays=arrays, macros={**step.macros, "HAS_CLIPPING": clips})
 
 
 def squares_call(values: Array, partials: Array, model: DeviceModel, label: str) -> KernelCall:

@@ -91,8 +91,8 @@ class LAMB(_TensorOptimizer):
     def row(self, tensor: Tensor) -> Sequence[int]:
         return tensor.offset, tensor.elements, tensor.group, int(tensor.decays)
 
-    def memory(self, table: ParameterTable) -> dict[str, int]:
-        return super().memory(table) | {_NORMS: max(1, 2 * _MAX_PIECES * len(self.tensors(table)))}
+    def memory(self, table: ParameterTable, *, scaled: bool = False) -> dict[str, int]:
+        return super().memory(table, scaled=scaled) | {_NORMS: max(1, 2 * _MAX_PIECES * len(self.tensors(table)))}
 
     def _steps(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
         norms = {"NORMS": Array(_NORMS, self.memory(table)[_NORMS], persistent=True)}

@@ -135,12 +135,12 @@ class Muon(_TensorOptimizer):
         rows, columns = _sizes(tensor) if self.is_matrix(tensor) else (0, 0)
         return tensor.offset, tensor.elements, tensor.group, int(tensor.decays), rows, columns
 
-    def memory(self, table: ParameterTable) -> dict[str, int]:
+    def memory(self, table: ParameterTable, *, scaled: bool = False) -> dict[str, int]:
         sizes = [_padded(tensor) for tensor in self.tensors(table) if self.is_matrix(tensor)]
         matrices, squares = sum(math.prod(size) for size in sizes), sum(narrow**2 for _, narrow in sizes)
         more = {_FIRST: matrices, _SECOND: matrices, _SQUARE: squares, _POLYNOMIAL: squares}
         more[_NORMS] = _MAX_PIECES * len(self.tensors(table))
-        return super().memory(table) | {name: max(1, elements) for name, elements in more.items()}
+        return super().memory(table, scaled=scaled) | {name: max(1, elements) for name, elements in more.items()}
 
     def _steps(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
         tensors, memory = self.tensors(table), self.memory(table)

@@ -76,9 +76,7 @@ def lay_out(request: Request, places: Places, deltas: Deltas, halos: Mapping[Hal
     pitches = {name: widest[_leader(leaders, name)] for name in widths}
     # Results are what users get.
     results = {places.regions[index].storage.name for _, index in request.graph.exits}
-    stored = request.tuning.storage
-    narrow = stored if stored.takes_deltas or not request.training else FLOAT32
-    types = {name: FLOAT32 if name in results else narrow for name in widths}
+    types = {name: FLOAT32 if name in results else request.tuning.storage for name in widths}
     return Layouts(merged, pitches, types, request.tuning.padding)
 
 

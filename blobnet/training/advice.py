@@ -24,6 +24,8 @@ _LARGE_KERNEL = 8
 _RISEN = 10.0
 #: What to do against losses that rise.
 DIVERGED = "use a smaller learning rate, or clip the gradients (clip_norm)."
+#: What to do where numbers between layers may be too large for halves.
+BEYOND = "Halves hold nothing beyond 65504: precision='bf16' has the range of float32."
 
 
 def note_losses(heads: Sequence[Head], graph: Graph) -> None:

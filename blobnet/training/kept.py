@@ -6,8 +6,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, OutOfMemoryError
+from blobnet.losses.base import LOSS_SCALE, LOSS_SCALE_ELEMENTS
 from blobnet.memory.blob import FLOAT32, FloatArray
 from blobnet.network.parameters import DeviceParameters
 from blobnet.optimizers import Optimizer
@@ -105,6 +108,8 @@ class KeptArrays(Mapping[str, FloatArray]):
 #: The names among the optimizer's slots of the parameters themselves and of their averages, in files whose weights are
 #: not those: the parameters where there are averages, both where the file's weights are of an earlier epoch.
 _PARAMETERS, _AVERAGES = "parameters", "averages"
+#: That of the loss scale. Where one precision has it, and another goes on, it begins anew or is dropped.
+_SCALE = "loss_scale"
 
 
 class StepState:
@@ -129,6 +134,8 @@ class StepState:
         self._device, self._parameters, self._result = device, parameters, result
         self._has_average, size = result is not parameters, parameters.table.trainable_elements
         self._slots = {slot: Place(memory[optimizer.storage(slot)], size) for slot in optimizer.state_slots}
+        if LOSS_SCALE in memory:
+            self._slots[_SCALE] = Place(memory[LOSS_SCALE], LOSS_SCALE_ELEMENTS)
 
     def weights(self) -> KeptArrays:
         """The arrays of the result by name, as they are now: see KeptArrays."""
@@ -160,11 +167,17 @@ class StepState:
         """
         is_whole = (_AVERAGES if self._has_average else _PARAMETERS) in arrays
         places = self._places(is_whole=is_whole)
+        if (_SCALE in arrays) != (_SCALE in places):
+            arrays = {name: values for name, values in arrays.items() if name != _SCALE}
+            places.pop(_SCALE, None)
         wanted = {slot: place.elements for slot, place in places.items()}
         sizes = {slot: values.size for slot, values in arrays.items()}
         if sizes != wanted:
             rule = "the optimizer's state must be that of the parameters that are trained"
             raise OptionError("resume", rule, saved=sizes, wanted=wanted)
+        scale = arrays.get(_SCALE)
+        if scale is not None and not (np.isfinite(scale).all() and scale[0] > 0 and scale[1] >= 0):
+            raise OptionError("resume", "the loss scale must be a finite number above 0", loss_scale=scale.tolist())
         for slot, values in arrays.items():
             self._device.memory.write(places[slot].buffer, values)
         for parameters in {self._parameters, self._result}:

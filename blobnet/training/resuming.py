@@ -71,6 +71,11 @@ def note_rate(changed: Mapping[str, tuple[Any, Any]], settings: TrainingSettings
         said.append("is another one than in the interrupted training")
     if "epochs" in changed and settings.optimizer.schedule.depends_on_epochs:
         said.append("is spread over {1} epochs in place of {0}".format(*changed["epochs"]))
+    if "precision" in changed:
+        print(
+            "note: the precision was {}, and is {}: what follows is other bits".format(*changed["precision"]),
+            file=sys.stderr,
+        )
     if said:
         print(f"note: the learning rate {' and '.join(said)}: it goes on at {rate:.2g}", file=sys.stderr)
 

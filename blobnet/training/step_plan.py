@@ -11,7 +11,7 @@ from blobnet.device.device import Device
 from blobnet.errors import PlanError
 from blobnet.execution.executor import plan_for
 from blobnet.hardware.device_model import DeviceModel
-from blobnet.memory.blob import FLOAT32
+from blobnet.memory.blob import FLOAT32, StorageType
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable, parameter_table
 from blobnet.network.patterns import rate_factors
@@ -63,10 +63,15 @@ class StepPlan:
     bytes: int
 
 
-def memory_of(settings: TrainingSettings, table: ParameterTable, sums: Sums) -> dict[str, int]:
-    """Return the elements of the float32 buffers that a step keeps besides its plan's, by storage."""
+def memory_of(
+    settings: TrainingSettings, table: ParameterTable, sums: Sums, storage: StorageType = FLOAT32
+) -> dict[str, int]:
+    """Return the elements of the float32 buffers that a step keeps besides its plan's, by storage.
+
+    ``storage`` is the type of what lies between layers.
+    """
     averages = weight_buffers.memory(average=settings.average is not None)
-    return settings.optimizer.memory(table) | averages | sums.memory()
+    return settings.optimizer.memory(table, scaled=storage.needs_loss_scale) | averages | sums.memory()
 
 
 def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context: StepContext) -> StepPlan:
@@ -95,7 +100,7 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
     counts = [own] if in_step else counts_at_once(device.model, own)
     for at_once in counts:
         sums = sums_of(graph, table, settings, context.world, accumulate=accumulate, at_once=at_once)
-        memory = memory_of(settings, table, sums)
+        memory = memory_of(settings, table, sums, device.storage)
         state = FLOAT32.itemsize * sum(memory.values()) + (table.bytes if settings.average is not None else 0)
 
         def besides(plan: Plan, state: int = state) -> int:

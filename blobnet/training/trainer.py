@@ -26,8 +26,9 @@ from blobnet.files.checkpoint import TrainingState
 from blobnet.memory.blob import FloatArray
 from blobnet.metrics.types import Metric
 from blobnet.network.ends import TOTALS
+from blobnet.optimizers.base import LEAST_LOSS_SCALE
 from blobnet.parallel.world import World
-from blobnet.training.advice import DIVERGED, note_divergence, note_single_values
+from blobnet.training.advice import BEYOND, DIVERGED, note_divergence, note_single_values
 from blobnet.training.epoch import Epoch, PlannedStep, TrainingData
 from blobnet.training.gradients import gradients_of
 from blobnet.training.kept import KeptArrays, Room
@@ -277,6 +278,9 @@ class Trainer:
     def check(self) -> None:
         """Waits for the device, and raises TrainingError unless the epoch's losses and the weights are finite."""
         self._check_losses(self.step.totals())
+        if self.step.loss_scale() < LEAST_LOSS_SCALE:
+            rule = "the gradients must be finite in some steps, at some loss scale"
+            raise TrainingError("training", rule, epoch=self.epoch + 1, loss_scale=self.step.loss_scale(), hint=BEYOND)
         broken = [] if self.step.is_finite() else not_finite(self.weights())
         if broken:
             rule = "the weights must stay finite"
@@ -297,7 +301,8 @@ class Trainer:
         layer = self._under_way and self._under_way.first_not_finite(number)
         if layer:
             received["first_layer"] = layer
-        raise TrainingError("training", "the loss must stay finite", **received, hint=DIVERGED)
+        hint = f"{DIVERGED} {BEYOND}" if step.is_scaled else DIVERGED
+        raise TrainingError("training", "the loss must stay finite", **received, hint=hint)
 
     def _run_epoch(
         self, loader: Loader, data: TrainingData, progress: Progress, callbacks: Sequence[Callback], *, verbose: bool

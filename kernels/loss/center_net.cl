@@ -115,7 +115,8 @@ INLINE real_t distance_at(const real_t value, __global const real_t *boxes, cons
 
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
 loss_center_net(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(real_t, labels),
-                READ_ARRAY(real_t, sample_weights), WRITE_ARRAY(real_t, sample_metrics), const float divisor)
+                READ_ARRAY(real_t, sample_weights), WRITE_ARRAY(real_t, sample_metrics),
+                READ_ARRAY(real_t, loss_scale), const float divisor)
 {
     __local accumulator_t group[LOCAL_WIDTH];
     const int n = get_global_id(2);
@@ -142,7 +143,7 @@ loss_center_net(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(real
             row_sum += z < CLASSES ? heat_loss(value, heat_at(boxes, own, z, y, x), &slope)
                                    : distance_at(value, boxes, own, z - CLASSES, y, x, &slope);
 #if HAS_DELTA
-            WRITE_VALUE(deltas, x, slope * scale / divisor);
+            WRITE_VALUE(deltas, x, slope * scale / DELTA_DIVISOR);
 #endif
         }
         sum += row_sum;

@@ -16,7 +16,7 @@
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
 loss_dice(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, labels),
           READ_ARRAY(real_t, class_terms), READ_ARRAY(real_t, sample_weights),
-          WRITE_ARRAY(real_t, sample_metrics), const float divisor)
+          WRITE_ARRAY(real_t, sample_metrics), READ_ARRAY(real_t, loss_scale), const float divisor)
 {
     __local accumulator_t group[LOCAL_WIDTH];
     const int n = get_global_id(2);
@@ -56,7 +56,7 @@ loss_dice(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, label
             for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
                 const real_t probability = exp(READ_VALUE(logits, LOGIT(z)) - largest) / sum;
                 const real_t slope = terms[3 * z + 2] + (z == label ? terms[3 * z + 1] : 0);
-                WRITE_VALUE(deltas, DELTA(z), probability * (slope - mean) * weight / divisor);
+                WRITE_VALUE(deltas, DELTA(z), probability * (slope - mean) * weight / DELTA_DIVISOR);
             }
 #endif
         }

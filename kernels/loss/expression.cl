@@ -15,10 +15,11 @@
  *   units  samples
  */
 #include "blob.h"
+#include "loss/scale.h"
 
 __kernel void loss_expression(READ_ARRAY(real_t, sample_weights), READ_ARRAY(real_t, losses),
                               WRITE_ARRAY(real_t, loss_deltas), WRITE_ARRAY(real_t, sample_metrics),
-                              const float divisor)
+                              READ_ARRAY(real_t, loss_scale), const float divisor)
 {
     const int n = get_global_id(2);
     const real_t weight = ARRAY(sample_weights)[n];
@@ -26,5 +27,5 @@ __kernel void loss_expression(READ_ARRAY(real_t, sample_weights), READ_ARRAY(rea
     for (int i = 0; i < METRICS; i++) {
         ARRAY(sample_metrics)[n * METRICS + i] = metrics[i];
     }
-    ARRAY(loss_deltas)[n] = weight / divisor;
+    ARRAY(loss_deltas)[n] = weight / DELTA_DIVISOR;
 }

@@ -12,6 +12,7 @@
  *   METRICS    numbers a part
  */
 #include "loss/rows.h"
+#include "loss/scale.h"
 
 /* What the numbers of a part are. */
 #define LOSS 0

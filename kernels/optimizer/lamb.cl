@@ -51,7 +51,7 @@ optimizer_lamb(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
                WRITE_ARRAY(real_t, norms), READ_ARRAY(real_t, hyperparameters),
                READ_ARRAY(real_t, clip_scale), READ_ARRAY(real_t, totals))
 {
-    if (!LOSS_IS_FINITE) {
+    if (!STEPS) {
         return;
     }
     const int number = get_global_id(1), piece = get_group_id(0);

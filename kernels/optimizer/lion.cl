@@ -35,7 +35,7 @@ __kernel void optimizer_lion(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t,
                              WRITE_ARRAY(real_t, first_moment), READ_ARRAY(real_t, hyperparameters),
                              READ_ARRAY(real_t, clip_scale), READ_ARRAY(real_t, totals))
 {
-    if (!LOSS_IS_FINITE) {
+    if (!STEPS) {
         return;
     }
     const real_t learning_rate = ARRAY(hyperparameters)[0];

@@ -91,7 +91,7 @@ optimizer_muon(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
                WRITE_ARRAY(real_t, polynomial), WRITE_ARRAY(real_t, norms),
                READ_ARRAY(real_t, hyperparameters), READ_ARRAY(real_t, clip_scale), READ_ARRAY(real_t, totals))
 {
-    if (!LOSS_IS_FINITE) {
+    if (!STEPS) {
         return;
     }
 #if STAGE >= 2 && STAGE <= 4

@@ -35,7 +35,7 @@ __kernel void optimizer_sgd(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, 
                             READ_ARRAY(real_t, clip_scale), READ_ARRAY(real_t, totals),
                             const int trainable_elements, const int decayed_elements, const int global_width)
 {
-    if (!LOSS_IS_FINITE) {
+    if (!STEPS) {
         return;
     }
     const real_t learning_rate = ARRAY(hyperparameters)[0];

@@ -212,6 +212,14 @@ def test_plan_options(run, no_devices, net, trained) -> None:
     assert re.search(r"^input output +1x8x8 ", from_file, re.MULTILINE)
 
 
+@pytest.mark.parametrize(("storage", "has_scale"), [("float32", False), ("bfloat16", False), ("float16", True)])
+def test_plan_of_training_with_narrow_storage(run, storage, has_scale) -> None:
+    result = run("plan", "lenet5", "--storage", storage)
+    said = f"Numbers between layers are {storage}, in memory alone: kernels compute in float32."
+    assert (said in result.out) == (storage != "float32")
+    assert ("loss scale" in result.out) == has_scale
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -222,9 +230,6 @@ def test_plan_options(run, no_devices, net, trained) -> None:
         (["no.h5", "--classes", "3"], "MODEL: a model in a file has its shape: --input-shape and --classes are for "
                                       "others. Received file=no.h5."),
         (["lenet5", "--classes", "1"], "CrossEntropy: the model's output must be one logit for each of at least 2"),
-        (["lenet5", "--storage", "float16"],
-         "--storage: training keeps float32 between layers, or bfloat16: deltas are too small for halves. Received "
-         "storage=float16. Hint: add --inference, or take bfloat16."),
         (["lenet5", "--device", "zzz"], "device: the device must be one that OpenCL lists. Received device=zzz."),
     ],
 )  # fmt: skip

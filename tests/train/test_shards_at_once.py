@@ -53,9 +53,10 @@ def trained(path: Path, device: Device, data: Any = (X, Y), **more: Any) -> byte
         {"augment": [Flip(), Mixup(0.4)], "sample_weights": np.linspace(0.5, 2, len(X), dtype=np.float32)},
         {"freeze": "norm*", "average": 0.9, "class_weights": dict(enumerate(np.linspace(1, 2, 10).tolist()))},
         {"precision": "bf16"},
+        {"precision": "fp16"},
         {"accumulate": 3, "augment": [Mixup(0.4)]},
     ],
-    ids=["plain", "augment", "freeze", "bf16", "accumulate"],
+    ids=["plain", "augment", "freeze", "bf16", "fp16", "accumulate"],
 )
 def test_shards_at_a_time_train_the_same_bits(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, shards: int, more: dict[str, Any]
