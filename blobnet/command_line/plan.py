@@ -119,7 +119,10 @@ def _devices_text(
     if not kind.is_host:
         ways.append((scaling.NCCL, (range(sums.elements),)))
     for number, (inner, parts) in enumerate(ways):
-        exchanged = scaling.levels(sums, parts, count, on_a_host, inner, scaling.HOSTS)
+        if number and on_a_host == count:
+            exchanged = [scaling.at_once(sums, count, inner)]
+        else:
+            exchanged = scaling.levels(sums, parts, count, on_a_host, inner, scaling.HOSTS)
         if not number:
             sent = sum(level.bytes for level in exchanged)
             when = f"{counted(len(sums.parts), 'bucket')}, {'within' if len(sums.parts) > 1 else 'after'}"

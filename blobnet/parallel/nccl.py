@@ -10,7 +10,7 @@ import ctypes
 import importlib.util
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from dataclasses import dataclass
@@ -288,19 +288,18 @@ class Communicator:
         self._enter()
         return Memory(self.libraries, self._device, size)
 
-    def swap(self, partner: int, given: tuple[int, int], taken: tuple[int, int]) -> None:
-        """Sends elements of float32 to another rank, which calls it too, and takes others; done when it returns.
+    def swap(self, swaps: Sequence[tuple[int, tuple[int, int], tuple[int, int]]]) -> None:
+        """Sends elements of float32 to other ranks, which call it too, and takes others; done when it returns.
 
         Args:
-            partner: the other rank.
-            given: the address, and how many.
-            taken: likewise.
+            swaps: with each of them its rank, the address of what is sent and how many, and likewise of what comes.
         """
         with self._waited_for():
-            for name, (address, count) in (("ncclSend", given), ("ncclRecv", taken)):
-                if count:
-                    arguments = address, count, _FLOAT32, partner, self._communicator, self._stream
-                    self.libraries.call(name, *arguments)
+            for partner, given, taken in swaps:
+                for name, (address, count) in (("ncclSend", given), ("ncclRecv", taken)):
+                    if count:
+                        arguments = address, count, _FLOAT32, partner, self._communicator, self._stream
+                        self.libraries.call(name, *arguments)
 
     def add(self, address: int, count: int) -> None:
         """Makes elements of float32 their sums over all ranks, which all call it; done when it returns."""

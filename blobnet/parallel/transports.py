@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,24 @@ from blobnet.memory.blob import FLOAT32, FloatArray
 from blobnet.parallel.heartbeat import State
 from blobnet.parallel.nccl import WITHOUT, Communicator
 
-__all__ = ["Elements", "HostMemory", "Nccl", "Transport"]
+__all__ = ["Elements", "HostMemory", "Nccl", "Swap", "Transport"]
 
 #: Some elements of a device's buffer of float32.
 Elements: TypeAlias = tuple[Any, range]
+
+
+class Swap(NamedTuple):
+    """What two ranks give each other.
+
+    Attributes:
+        partner: the other rank.
+        given: what to send.
+        taken: where what comes goes, which no launch touches until it has come.
+    """
+
+    partner: int
+    given: Elements
+    taken: Elements
 
 
 class Transport:
@@ -27,10 +41,12 @@ class Transport:
     Attributes:
         name: what it is called.
         in_buckets: whether elements should go a bucket at a time, while the device computes what belongs to the next.
+        all_at_once: whether a rank should swap with all others at once, and not with one after the other.
     """
 
     name = "nothing"
     in_buckets = True
+    all_at_once = False
 
     def allocate(self, device: Device, size: int) -> Any:
         """A buffer of at least so many bytes, all zero, whose elements can be swapped and added.
@@ -40,16 +56,15 @@ class Transport:
         """
         return device.memory.allocate(size)
 
-    def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
-        """Begin to send elements to another rank after what is launched; return what waits and takes those it sends.
+    def swapping(self, swaps: Sequence[Swap], device: Device, key: str) -> Callable[[], None]:
+        """Begin to send elements to other ranks after what is launched; return what waits and takes those they send.
 
-        Launches that follow find these. Both ranks call it, each with as many to take as the other one gives.
+        Launches that follow find these. All of them call it, each with as many to take as the other one gives.
 
         Args:
-            partner: the other rank.
+            swaps: with each of them. Of several, those of all ranks come in an order in which ranks have each other at
+                the same place.
             device: whose buffers they are in: of :meth:`allocate`.
-            given: what to send.
-            taken: where what comes goes, which no launch touches until it has come.
             key: tells what is under way at the same time apart.
         """
         raise NotImplementedError
@@ -82,7 +97,17 @@ class HostMemory(Transport):
         self._mpi, self._all, self._doing = mpi, mpi.COMM_WORLD, doing
         self._memory: dict[str, npt.NDArray[np.float32]] = {}
 
-    def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
+    def swapping(self, swaps: Sequence[Swap], device: Device, key: str) -> Callable[[], None]:
+        begun = [self._swapping(swap, device, f"{key} {swap.partner}") for swap in swaps]
+
+        def finish() -> None:
+            for each in begun:
+                each()
+
+        return finish
+
+    def _swapping(self, both: Swap, device: Device, key: str) -> Callable[[], None]:
+        partner, given, taken = both
         (source, own), (target, other) = given, taken
 
         def swap(out: FloatArray, into: FloatArray) -> None:
@@ -160,6 +185,7 @@ class Nccl(Transport):
     """
 
     in_buckets = False
+    all_at_once = True
 
     def __init__(
         self, communicator: Communicator, host: Transport, doing: Callable[[State], AbstractContextManager[None]]
@@ -174,13 +200,13 @@ class Nccl(Transport):
         except DeviceError as error:
             raise error.with_hint(WITHOUT) from error
 
-    def swapping(self, partner: int, device: Device, given: Elements, taken: Elements, key: str) -> Callable[[], None]:
+    def swapping(self, swaps: Sequence[Swap], device: Device, key: str) -> Callable[[], None]:
         changed = device.queue.record_event()
 
         def finish() -> None:
             device.queue.synchronize(changed)
             with self._doing("waits"):
-                self._communicator.swap(partner, _place(given), _place(taken))
+                self._communicator.swap([(swap.partner, _place(swap.given), _place(swap.taken)) for swap in swaps])
 
         return finish
 

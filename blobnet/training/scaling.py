@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blobnet.memory.blob import FLOAT32
 from blobnet.training.shard_sum import exchanges
@@ -82,6 +82,14 @@ def levels(sums: Sums, parts: Sequence[range], ranks: int, on_a_host: int, near:
         distance, messages = of_parts[0].partner, sum(level.messages for level in of_parts)
         found.append(Level(distance, messages, size, near if distance < on_a_host else far))
     return found
+
+
+def at_once(sums: Sums, ranks: int, link: Link) -> Level:
+    """The exchange of a step's sums by all ranks of a host at once, as through NCCL."""
+    part, sums = range(sums.elements), replace(sums, ranks=ranks)
+    messages = 1 if sums.goes_whole(part) else 2
+    size = messages * (ranks - 1) * len(sums.pieces(part)[0])
+    return Level(1, messages, FLOAT32.itemsize * size, link)
 
 
 def efficiency(step: float, exchanged: list[Level]) -> float:

@@ -22,10 +22,19 @@ from blobnet.launch.kernel_call import Array, Batch, GlobalSize, KernelCall
 from blobnet.memory.blob import FLOAT32
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable
+from blobnet.parallel.transports import Swap
 from blobnet.parallel.world import World
 from blobnet.planning import STATISTICS
 from blobnet.training.settings import ORDERED, TrainingSettings
-from blobnet.training.weight_buffers import GRADIENT_SUM, SHARD_GRADIENTS, SUM_SCALE, Sums, half, statistics_of
+from blobnet.training.weight_buffers import (
+    GRADIENT_SUM,
+    SHARD_GRADIENTS,
+    SUM_SCALE,
+    Sums,
+    half,
+    merge_call,
+    statistics_of,
+)
 
 #: Bytes of gradients, at least, that are exchanged together while the backward pass goes on.
 BUCKET = 16 << 20
@@ -53,7 +62,9 @@ def sums_of(
     if world.size == 1:
         return sums
     parts = parts_of(table, sums.elements) if world.transport.in_buckets else (range(sums.elements),)
-    return replace(sums, parts=parts, is_ordered=settings.reduction == ORDERED)
+    is_ordered = settings.reduction == ORDERED
+    ranks = world.size if is_ordered and world.transport.all_at_once else 0
+    return replace(sums, parts=parts, is_ordered=is_ordered, ranks=ranks)
 
 
 def parts_of(table: ParameterTable, elements: int) -> tuple[range, ...]:
@@ -118,6 +129,33 @@ def exchanges(part: range, rank: int, size: int, *, whole: bool = False) -> list
     return found
 
 
+def tree_adds(rank: int, size: int) -> list[tuple[int, int]]:
+    """Return whose numbers are added to whose, one after the other, so that the tree's sum ends with a rank's own."""
+    found, held = list[tuple[int, int]](), list(range(size))
+    while len(held) > 1:
+        pairs = [
+            (right, left) if right == rank else (left, right) for left, right in zip(held[::2], held[1::2], strict=True)
+        ]
+        found, held = found + pairs, [into for into, _ in pairs]
+    return found
+
+
+class _Given(NamedTuple):
+    """What is given to a rank of the first sum, and where what it gives goes."""
+
+    partner: int
+    given: range
+    storage: str
+    taken: range
+
+
+class _Round(NamedTuple):
+    """Swaps at the same time, and what is launched behind them."""
+
+    swaps: Sequence[_Given]
+    add: Sequence[Launch] = ()
+
+
 class _Part:
     """A part of a step's sums, which is exchanged by itself.
 
@@ -144,9 +182,52 @@ class _Part:
         self.accumulate = executor.bind(sums.accumulate_call(place, model, part) if last is not None else [], 0)
         merges = [sums.merge_call(number, model, part) for number in range(place, 0, -1)]
         self.merge = executor.bind([call for calls in merges for call in calls], 0)
-        whole = sums.goes_whole(part)
-        self._levels = exchanges(part, world.rank, world.size, whole=whole) if sums.is_ordered else []
-        self._add = [executor.bind(sums.add_call(level.mine, part, model), 0) for level in self._levels]
+        self._rounds = self._at_once() if sums.ranks else self._in_pairs()
+
+    def _bind(self, calls: list[KernelCall]) -> list[Launch]:
+        return self._executor.bind(calls, 0)
+
+    def _in_pairs(self) -> list[_Round]:
+        """The rounds along the tree, there and back."""
+        sums, part, world, model = self._sums, self._part, self._world, self._executor.plan.request.tuning.model
+        storage, first = sums.received_in(part)
+        levels = exchanges(part, world.rank, world.size, whole=sums.goes_whole(part))
+        there = [
+            _Round(
+                [_Given(level.partner, level.other, storage, range(first, first + len(level.mine)))],
+                self._bind(sums.add_call(level.mine, part, model)),
+            )
+            for level in levels
+        ]
+        back = [
+            _Round([_Given(level.partner, level.mine, GRADIENT_SUM, level.other)])
+            for level in reversed(levels)
+            if level.comes_back
+        ]
+        return there + back
+
+    def _at_once(self) -> list[_Round]:
+        """Two rounds with all other ranks: each adds its piece along the same tree, and then gives it to all.
+
+        One round where each adds all.
+        """
+        sums, part, rank, model = self._sums, self._part, self._world.rank, self._executor.plan.request.tuning.model
+        storage, first = sums.received_in(part)
+        pieces, others = sums.pieces(part), [rank ^ distance for distance in range(1, sums.ranks)]
+        mine = pieces[rank]
+        places = {other: first + number * len(mine) for number, other in enumerate(others)}
+        there = [
+            _Given(other, pieces[other], storage, range(place, place + len(mine))) for other, place in places.items()
+        ]
+        arrays = {other: Array(storage, len(mine), offset=place, persistent=True) for other, place in places.items()}
+        arrays[rank] = Array(GRADIENT_SUM, len(mine), offset=mine.start, persistent=True)
+        adds = [
+            call
+            for into, added in tree_adds(rank, sums.ranks)
+            for call in merge_call(arrays[added], arrays[into], model)
+        ]
+        back = [_Given(other, mine, GRADIENT_SUM, pieces[other]) for other in others]
+        return [_Round(there, self._bind(adds)), *([] if sums.goes_whole(part) else [_Round(back)])]
 
     @property
     def sum_up(self) -> list[Launch]:
@@ -163,19 +244,13 @@ class _Part:
             yield
             finish()
             return
-        storage, first = self._sums.received_in(self._part)
-        for level, add in zip(self._levels, self._add, strict=True):
-            taken = self._executor.buffers[storage], range(first, first + len(level.mine))
-            finish = transport.swapping(level.partner, device, (buffer, level.other), taken, key)
+        for swaps, add in self._rounds:
+            buffers = self._executor.buffers
+            whole = [Swap(each.partner, (buffer, each.given), (buffers[each.storage], each.taken)) for each in swaps]
+            finish = transport.swapping(whole, device, key)
             yield
             finish()
             self._executor.launch(add, 0)
-        for level in reversed(self._levels):
-            if not level.comes_back:
-                break
-            finish = transport.swapping(level.partner, device, (buffer, level.mine), (buffer, level.other), key)
-            yield
-            finish()
 
 
 def _touches(call: KernelCall, part: range) -> bool:

@@ -25,6 +25,8 @@ AVERAGE, AVERAGE_RATE = "averaged parameters", "average rate"
 SQUARES = "squares of parameters"
 #: Bytes at most that ranks send each other whole, which takes one message at each level in place of two.
 WHOLE = 1 << 20
+#: The same where they swap with all others at once, for what a rank then sends more than if each added a piece.
+WHOLE_AT_ONCE = 64 << 20
 #: Work-items of a work-group, and the most of a launch, on a GPU.
 _GROUP, _MAX_ITEMS = 256, 1 << 18
 
@@ -42,6 +44,7 @@ class Sums:
         parts: what is exchanged by itself, from the end on, which backward passes finish first; the last part is what
             they finish last. None where there is one rank.
         is_ordered: whether ranks add them along the tree, each half of what the two share.
+        ranks: those that swap with each other at once, where they do and not in pairs along the tree; else 0.
         at_once: how many shards leave their gradients side by side; their sum is what one run of the plan gives.
     """
 
@@ -51,6 +54,7 @@ class Sums:
     of_batches: bool = False
     parts: tuple[range, ...] = ()
     is_ordered: bool = True
+    ranks: int = 0
     at_once: int = 1
 
     @property
@@ -60,7 +64,9 @@ class Sums:
 
     def memory(self) -> dict[str, int]:
         """Elements of each float32 buffer to allocate, by storage."""
-        behind = [half(part) for part in self.parts if self.received_in(part)[0] == GRADIENT_SUM and self.is_ordered]
+        behind = [
+            self.room(part) for part in self.parts if self.received_in(part)[0] == GRADIENT_SUM and self.is_ordered
+        ]
         room = max(1, self.count * self.elements, self.elements + sum(behind))
         sums = {GRADIENT_SUM: room, SUM_SCALE: 2} if self.count else {}
         if self.is_collected:
@@ -88,12 +94,30 @@ class Sums:
         return shard.bit_count() - (0 if self.of_batches else shard & 1)
 
     def goes_whole(self, part: range) -> bool:
-        """Return True if ranks send each other all of a part, small as it is, and not one half of it and then sums."""
+        """Return True if ranks send each other all of a part, small as it is, and not pieces of it and then sums."""
+        if self.ranks:
+            more = (self.ranks - 1) - 2 * (self.ranks - 1) / self.ranks
+            return FLOAT32.itemsize * len(part) * more <= WHOLE_AT_ONCE
         return FLOAT32.itemsize * len(part) <= WHOLE and part.stop <= self.gradients
+
+    def pieces(self, part: range) -> list[range]:
+        """What each rank adds of a part, where all swap at once."""
+        if self.goes_whole(part):
+            return [part] * self.ranks
+        size = rounded_up(-(-len(part) // self.ranks), PARAMETER_ALIGNMENT)
+        return [part[rank * size : (rank + 1) * size] for rank in range(self.ranks)]
+
+    def room(self, part: range) -> int:
+        """Elements at most of what comes for a part at once."""
+        return (self.ranks - 1) * len(self.pieces(part)[0]) if self.ranks else half(part)
 
     def received_in(self, part: range) -> tuple[str, int]:
         """The storage for what comes for a part, and where in it: in place of its gradients, if there is room."""
-        return ("gradients", part.start) if part.start + half(part) <= self.gradients else (GRADIENT_SUM, self.elements)
+        return (
+            ("gradients", part.start)
+            if part.start + self.room(part) <= self.gradients
+            else (GRADIENT_SUM, self.elements)
+        )
 
     def _array(self, number: int) -> Array:
         return _array(GRADIENT_SUM, self.gradients, number * self.elements)

@@ -27,8 +27,8 @@ from blobnet.planning.combining import with_combined
 from blobnet.planning.request import Request
 from blobnet.training.ranks import digest_of
 from blobnet.training.settings import TrainingSettings
-from blobnet.training.shard_sum import _touches, exchanges, sums_of
-from blobnet.training.weight_buffers import GRADIENT_SUM
+from blobnet.training.shard_sum import _touches, exchanges, sums_of, tree_adds
+from blobnet.training.weight_buffers import GRADIENT_SUM, Sums
 from tests.kinds import tuning_for
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import digits, tiny_model
@@ -44,10 +44,13 @@ import sys
 from blobnet.training import shard_sum
 from blobnet.training import weight_buffers
 from blobnet.callbacks import Checkpoint
+from blobnet.parallel.transports import HostMemory
 from tests.tiny import tiny_model
 from tests.train.test_shards import SETTINGS, X, Y
 
 shard_sum.BUCKET, weight_buffers.WHOLE = int(sys.argv[4]), int(sys.argv[5])
+if sys.argv[6:]:
+    HostMemory.all_at_once, HostMemory.in_buckets, weight_buffers.WHOLE_AT_ONCE = True, False, int(sys.argv[6])
 callback = Checkpoint(sys.argv[1], every_steps=4)
 tiny_model().fit(X, Y, callbacks=callback, verbose=False, shards=int(sys.argv[2]), reduction=sys.argv[3], **SETTINGS)
 """
@@ -95,6 +98,10 @@ def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path
     for count, bucket, whole in ((2, 1000, 0), (4, 300, 700)):
         assert ranks(count, device, tmp_path / f"{count}.h5", 4, "ordered", bucket, whole) == ""
         assert (tmp_path / f"{count}.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
+    # As NCCL swaps, each rank with all others at once: pieces, or all.
+    for count, at_once in ((4, 0), (4, 1 << 30)):
+        assert ranks(count, device, tmp_path / "once.h5", 4, "ordered", 1000, 0, at_once) == ""
+        assert (tmp_path / "once.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
     # In an order of MPI's the same but for rounding.
     assert ranks(2, device, tmp_path / "fast.h5", 4, "fast", 1000, 0) == ""
     fast = load(tmp_path / "fast.h5")
@@ -373,7 +380,7 @@ def test_buckets_are_parts_from_the_end_on(monkeypatch: pytest.MonkeyPatch) -> N
         range(second),
         range(plain, table.trainable_elements + 32),
     )
-    world.transport = SimpleNamespace(in_buckets=False)
+    world.transport = SimpleNamespace(in_buckets=False, all_at_once=False)
     assert sums_of(graph, table, TrainingSettings(shards=4), world).parts == (range(table.trainable_elements + 32),)
 
 
@@ -413,6 +420,37 @@ def test_exchanges_add_along_the_tree(ranks: int, whole: bool) -> None:
     for rank, levels in enumerate(trees):
         assert own[rank, slices(part)].tobytes() == tree[0, slices(part)].tobytes()
         assert sent[rank] == sum(level.elements for level in levels)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_each_rank_adds_along_the_same_tree(ranks: int) -> None:
+    """The sums of all ranks at once have the bits of those in pairs, on every rank."""
+    own = np.random.default_rng(ranks).standard_normal((ranks, 1000)).astype(np.float32)
+    tree = own
+    while len(tree) > 1:
+        tree = tree[::2] + tree[1::2]
+    for rank in range(ranks):
+        held = own.copy()
+        for into, added in tree_adds(rank, ranks):
+            held[into] += held[added]
+            held[added] = 0
+        assert held[rank].tobytes() == tree[0].tobytes()
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("elements", [32, 96, 32 * 1001, 32 << 20])
+def test_pieces_of_ranks_are_a_part(ranks: int, elements: int) -> None:
+    part = range(64, 64 + elements)
+    sums = Sums(1 << 30, range(0), 1, parts=(part,), ranks=ranks)
+    pieces = sums.pieces(part)
+    if sums.goes_whole(part):
+        assert pieces == [part] * ranks
+    else:
+        assert [place for piece in pieces for place in piece[:: len(piece) or 1]] == [p.start for p in pieces if p]
+        assert sum(map(len, pieces)) == elements
+        assert sums.room(part) >= (ranks - 1) * max(map(len, pieces))
+    # Of two, each adds all: as many bytes as with pieces, in one message.
+    assert sums.goes_whole(part) == (ranks == 2 or elements < 1 << 20)
 
 
 @pytest.mark.parametrize(("ranks", "sums"), [(8, 1), (4, 1), (2, 2), (1, 3)])
