@@ -1045,7 +1045,7 @@ class Model:
             found = zip(names, input_deltas(step, len(sources[0])), sources, strict=True)
             values = step.gradients() | {name: delta.reshape(source.shape) for name, delta, source in found}
             # What halves cannot hold at one scale they may hold at a smaller one.
-            if all(map(all_finite, values.values())) or not step.lower_loss_scale():
+            if all(map(all_finite, values.values())) or not step.loss_scale.lower():
                 return values
 
     def plan(

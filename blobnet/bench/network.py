@@ -142,7 +142,7 @@ class NetworkBench:
         self.x = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
         self.reader = IndexedReader(sources_for(model.graph, self.x, "x"))
         self.y = random_classes(model, batch_size)
-        updates = self.optimizer.calls(self.step.parameters.table, device.model, scaled=self.step.is_scaled)
+        updates = self.optimizer.calls(self.step.parameters.table, device.model, scaled=self.step.loss_scale.is_used)
         planned = [call for _, call in self.step.plan.calls]
         self._launches: list[Launch] = self.step.executor.bind(planned, batch_size)
         self._launches += self.step.executor.bind(updates, 0)

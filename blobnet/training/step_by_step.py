@@ -286,7 +286,7 @@ class StepByStep:
                 raise ShapeError(name, rule, array=values.shape, wanted=now[name].shape)
             if not all_finite(values):
                 raise OptionError(name, "every gradient must be finite in float32")
-            now[name][...] = values * np.float32(step.loss_scale())
+            now[name][...] = values * np.float32(step.loss_scale.value())
         step.device.memory.write(buffer, flat)
 
     @property

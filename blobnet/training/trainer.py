@@ -278,9 +278,11 @@ class Trainer:
     def check(self) -> None:
         """Waits for the device, and raises TrainingError unless the epoch's losses and the weights are finite."""
         self._check_losses(self.step.totals())
-        if self.step.loss_scale() < LEAST_LOSS_SCALE:
+        if self.step.loss_scale.value() < LEAST_LOSS_SCALE:
             rule = "the gradients must be finite in some steps, at some loss scale"
-            raise TrainingError("training", rule, epoch=self.epoch + 1, loss_scale=self.step.loss_scale(), hint=BEYOND)
+            raise TrainingError(
+                "training", rule, epoch=self.epoch + 1, loss_scale=self.step.loss_scale.value(), hint=BEYOND
+            )
         broken = [] if self.step.is_finite() else not_finite(self.weights())
         if broken:
             rule = "the weights must stay finite"
@@ -301,7 +303,7 @@ class Trainer:
         layer = self._under_way and self._under_way.first_not_finite(number)
         if layer:
             received["first_layer"] = layer
-        hint = f"{DIVERGED} {BEYOND}" if step.is_scaled else DIVERGED
+        hint = f"{DIVERGED} {BEYOND}" if step.loss_scale.is_used else DIVERGED
         raise TrainingError("training", "the loss must stay finite", **received, hint=hint)
 
     def _run_epoch(

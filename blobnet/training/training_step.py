@@ -17,15 +17,16 @@ from blobnet.errors import OutOfMemoryError, warn
 from blobnet.execution.executor import IN_PARTS, Executor, Launch, first_that_fits
 from blobnet.launch.kernel_call import SHARD_COUNTS, Array, Batch
 from blobnet.losses import Loss
-from blobnet.losses.base import LOSS_SCALE, LOSS_SCALE_ELEMENTS
+from blobnet.losses.base import LOSS_SCALE
 from blobnet.memory.blob import FLOAT32, FloatArray
 from blobnet.network.ends import TOTALS, heads_of
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import DeviceParameters
-from blobnet.optimizers.base import FIRST_LOSS_SCALE, HYPERPARAMETERS
+from blobnet.optimizers.base import HYPERPARAMETERS
 from blobnet.planning import STEP_WORDS
 from blobnet.training.changes import SampleChanges
 from blobnet.training.kept import StepState
+from blobnet.training.loss_scale import LossScale
 from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import ShardSum
 from blobnet.training.step_plan import PLAIN, StepContext, plan_step, sizes_of_parts
@@ -95,14 +96,13 @@ class TrainingStep:
         }
         buffers = {"parameters": self.parameters.buffer, **memory}
         table, model = self.plan.request.parameters, self.plan.request.tuning.model
-        updates = settings.optimizer.calls(table, model, scaled=self.is_scaled)
+        updates = settings.optimizer.calls(table, model, scaled=LOSS_SCALE in memory)
         if settings.average is not None:
             self.result = DeviceParameters(device, graph, table)
             self.result.write(weights)
             buffers[AVERAGE] = self.result.buffer
             updates += average_call(table, model)
-        if self.is_scaled:
-            self._set_loss_scale(memory[LOSS_SCALE])
+        self.loss_scale = LossScale(device, memory.get(LOSS_SCALE))
         self.state = StepState(device, self.parameters, self.result, settings.optimizer, memory)
         #: Of the totals of each shard.
         self._totals = len(self.heads) * TOTALS
@@ -235,7 +235,7 @@ class TrainingStep:
             executor.launch(self._losses(executor, batch), batch.count)
         for head, values in zip(self.heads, deltas or (), strict=deltas is not None):
             if delta := self.plan.deltas.get(self.graph.vertices[head.index].name):
-                executor.write_blob(delta, values * self.loss_scale())
+                executor.write_blob(delta, values * self.loss_scale.value())
         executor.run("backward", batch, self._gathering["backward"] or (self.sum.behind() if exchanging else ()))
 
     def _gatherings(self, phase: str) -> list[tuple[int, Callable[[], None]]]:
@@ -343,28 +343,7 @@ class TrainingStep:
         """The gradients of all parameters that are trained, by name."""
         table = self.parameters.table
         flat = self.device.memory.read(self.executor.buffers["gradients"], max(1, table.trainable_elements))
-        return table.unpack_gradients(flat / self.loss_scale() if self.is_scaled else flat)
-
-    @property
-    def is_scaled(self) -> bool:
-        """True if deltas, and with them gradients on the device, are those of :meth:`loss_scale` times the losses."""
-        return self.device.storage.needs_loss_scale
-
-    def loss_scale(self) -> float:
-        """The number that the losses of the next batch are multiplied by; waits for the device."""
-        if not self.is_scaled:
-            return 1.0
-        return float(self.device.memory.read(self.executor.buffers[LOSS_SCALE], LOSS_SCALE_ELEMENTS)[0])
-
-    def lower_loss_scale(self) -> bool:
-        """Halve the loss scale, without a step, unless it is 1 or less; return whether it was halved."""
-        scale = self.loss_scale()
-        if scale > 1:
-            self._set_loss_scale(self.executor.buffers[LOSS_SCALE], scale / 2)
-        return scale > 1
-
-    def _set_loss_scale(self, buffer: Any, scale: float = FIRST_LOSS_SCALE) -> None:
-        self.device.memory.write(buffer, np.array([scale, 0], np.float32))
+        return table.unpack_gradients(flat / self.loss_scale.value() if self.loss_scale.is_used else flat)
 
     def is_finite(self) -> bool:
         """Return True if :attr:`result` is surely finite once all launches are done; huge numbers are not sure."""
@@ -406,7 +385,7 @@ def step_that_fits(
 
 def input_deltas(step: TrainingStep, count: int) -> list[FloatArray]:
     """Return dL/d x of each input for the batch of the last backward pass: (count, units[, depth], height, width)."""
-    found, parameters, scale = [], step.parameters, step.loss_scale()
+    found, parameters, scale = [], step.parameters, step.loss_scale.value()
     for vertex in step.graph.inputs.values():
         delta = step.executor.read_blob(step.plan.deltas[vertex.name], count)
         # The delta is that of the normalised sample.

@@ -174,12 +174,12 @@ def test_loss_scale_against_torch(device: Device, clip: dict[str, float]) -> Non
     broken = {2: np.inf, 3: -np.inf, 4: np.nan, 9: np.inf}
     for number in range(16):
         if number == 9:
-            memory.write(buffers[LOSS_SCALE], np.float32([step.loss_scale(), 1999]))
+            memory.write(buffers[LOSS_SCALE], np.float32([step.loss_scale.value(), 1999]))
             scaler._growth_tracker.fill_(1999)
         if number == 11:
-            memory.write(buffers[LOSS_SCALE], np.float32([step.loss_scale(), 1998]))
+            memory.write(buffers[LOSS_SCALE], np.float32([step.loss_scale.value(), 1998]))
             scaler._growth_tracker.fill_(1998)
-        gradients = np.float32(step.loss_scale()) * random.standard_normal(table.trainable_elements, np.float32)
+        gradients = np.float32(step.loss_scale.value()) * random.standard_normal(table.trainable_elements, np.float32)
         gradients[number % table.trainable_elements] *= broken.get(number, 1)
         memory.write(buffers["gradients"], gradients)
         weights.grad = torch.tensor(gradients, dtype=torch.float64)
@@ -191,10 +191,10 @@ def test_loss_scale_against_torch(device: Device, clip: dict[str, float]) -> Non
         scaler.step(optimizer)
         scaler.update()
         step.update(0.1)
-        assert step.loss_scale() == scaler.get_scale(), number
+        assert step.loss_scale.value() == scaler.get_scale(), number
         found = memory.read(step.parameters.buffer, table.trainable_elements)
         np.testing.assert_allclose(found, weights.detach().numpy(), rtol=2e-5, atol=2e-6)
-    assert step.loss_scale() == 2.0**13
+    assert step.loss_scale.value() == 2.0**13
 
 
 def test_overflow_leaves_steps_out(device: Device) -> None:
