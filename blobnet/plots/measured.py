@@ -57,7 +57,7 @@ def curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
     return figure
 
 
-def learning_rates(rates: Sequence[float], losses: Sequence[float], suggestion: float, title: str = "") -> Figure:
+def learning_rates(rates: npt.ArrayLike, losses: npt.ArrayLike, suggestion: float, title: str = "") -> Figure:
     """The losses of a training whose learning rate grows, and the rate that it suggests.
 
     Args:
@@ -68,7 +68,7 @@ def learning_rates(rates: Sequence[float], losses: Sequence[float], suggestion: 
     """
     figure = new_figure(6, 4, title)
     axes = figure.subplots()
-    axes.plot(rates, losses, color=_COLOURS["training"])
+    axes.plot(np.asarray(rates), np.asarray(losses), color=_COLOURS["training"])
     axes.axvline(suggestion, color=_COLOURS["validation"], label=f"suggestion {suggestion:.2g}")
     axes.set_xscale("log")
     axes.set_xlabel("learning rate")
