@@ -22,7 +22,8 @@ INLINE real_t loss_term(const real_t logit, const real_t label, real_t *slope)
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
 loss_binary_cross_entropy(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(real_t, labels),
                           READ_ARRAY(real_t, partner_shares), READ_ARRAY(real_t, sample_weights),
-                          WRITE_ARRAY(real_t, sample_metrics), READ_ARRAY(real_t, loss_scale), const float divisor)
+                          WRITE_ARRAY(real_t, sample_metrics), READ_ARRAY(real_t, loss_scale),
+                          const float divisor)
 {
     __local accumulator_t group[LOCAL_WIDTH];
     sample_loss(output, output_unit_offset, output_delta, output_delta_unit_offset, ARRAY(labels),

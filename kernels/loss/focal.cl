@@ -73,7 +73,8 @@ INLINE accumulator_t position_loss(__global const output_t *logits, const real_t
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
 loss_focal(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, labels),
            READ_ARRAY(real_t, class_weights), READ_ARRAY(real_t, partner_shares),
-           READ_ARRAY(real_t, sample_weights), WRITE_ARRAY(real_t, sample_metrics), READ_ARRAY(real_t, loss_scale), const float divisor)
+           READ_ARRAY(real_t, sample_weights), WRITE_ARRAY(real_t, sample_metrics),
+           READ_ARRAY(real_t, loss_scale), const float divisor)
 {
     __local accumulator_t group[LOCAL_WIDTH];
     class_losses(output, output_unit_offset, output_delta, output_delta_unit_offset, ARRAY(labels),

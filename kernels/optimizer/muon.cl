@@ -84,12 +84,11 @@ INLINE void muon_product(vector_t *sums, __global const real_t *left, const int 
     }
 }
 
-__kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
-optimizer_muon(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
-               WRITE_ARRAY(real_t, first_moment), WRITE_ARRAY(real_t, second_moment),
-               READ_ARRAY(real_t, matrix), WRITE_ARRAY(real_t, result), WRITE_ARRAY(real_t, square),
-               WRITE_ARRAY(real_t, polynomial), WRITE_ARRAY(real_t, norms),
-               READ_ARRAY(real_t, hyperparameters), READ_ARRAY(real_t, clip_scale), READ_ARRAY(real_t, totals))
+__kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void optimizer_muon(
+    WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients), WRITE_ARRAY(real_t, first_moment),
+    WRITE_ARRAY(real_t, second_moment), READ_ARRAY(real_t, matrix), WRITE_ARRAY(real_t, result),
+    WRITE_ARRAY(real_t, square), WRITE_ARRAY(real_t, polynomial), WRITE_ARRAY(real_t, norms),
+    READ_ARRAY(real_t, hyperparameters), READ_ARRAY(real_t, clip_scale), READ_ARRAY(real_t, totals))
 {
     if (!STEPS) {
         return;
@@ -126,10 +125,12 @@ optimizer_muon(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
     muon_product(sums, a + i, narrow, 1, a + j, narrow, narrow);
     for (int row = 0; row < TILE_ROWS; row++) {
         const size_t at = place + (size_t)row * narrow;
-        VECTOR_STORE(-4.7750f * VECTOR_LOAD(a + at) + 2.0315f * sums[row], ARRAY(polynomial) + square_start + at);
+        VECTOR_STORE(-4.7750f * VECTOR_LOAD(a + at) + 2.0315f * sums[row],
+                     ARRAY(polynomial) + square_start + at);
     }
 #else
-    muon_product(sums, x + (size_t)i * narrow, 1, narrow, ARRAY(polynomial) + square_start + j, narrow, narrow);
+    muon_product(sums, x + (size_t)i * narrow, 1, narrow, ARRAY(polynomial) + square_start + j, narrow,
+                 narrow);
     for (int row = 0; row < TILE_ROWS; row++) {
         const size_t at = place + (size_t)row * narrow;
         VECTOR_STORE(3.4445f * VECTOR_LOAD(x + at) + sums[row], ARRAY(result) + start + at);
@@ -151,7 +152,8 @@ optimizer_muon(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
     __local accumulator_t group[LOCAL_WIDTH];
     const real_t scale = CLIP_FACTOR;
     if (rows == 0) {
-        for (int i = offset + begin + LANES * (int)get_local_id(0); i < offset + end; i += LANES * LOCAL_WIDTH) {
+        for (int i = offset + begin + LANES * (int)get_local_id(0); i < offset + end;
+             i += LANES * LOCAL_WIDTH) {
             const vector_t gradient = CLIPPED(VECTOR_LOAD(ARRAY(gradients) + i), scale);
             const vector_t mean = BETA1 * VECTOR_LOAD(ARRAY(first_moment) + i) + ONE_MINUS_BETA1 * gradient;
             const vector_t variance =
