@@ -202,11 +202,15 @@ def _number(value: Any, subject: str) -> float:
 def _coco(path: Path) -> _Found:
     """Boxes in COCO's JSON: a file, or those of a folder, a split each.
 
-    Numbers of categories may jump: classes are numbered from 0 on in their order. Crowds are left out.
+    Numbers of categories may jump: classes are numbered from 0 on in their order. Crowds are left out. Where a folder
+    has files ``instances_*.json``, its others are not read.
     """
     found = _Found()
     folder = path if path.is_dir() else path.parent
     files = sorted(itertools.chain(*map(path.glob, _COCO))) if path.is_dir() else [path]
+    # COCO's own folder also has captions_*.json, and the boxes once more, with keypoints.
+    files = [file for file in files if file.name.startswith("instances_")] or files
+    named: dict[str, tuple[Path, list[str]]] = {}
     for file in files:
         split = _split_of(file, folder) if path.is_dir() else "train"
         tables = _coco_tables(file)
@@ -214,6 +218,10 @@ def _coco(path: Path) -> _Found:
         names = [str(kinds[number]["name"]) for number in sorted(kinds)]
         if len(set(names)) < len(names):
             raise DataError(str(file), "every category must have a name of its own", names=names)
+        other, there = named.setdefault(split, (file, names))
+        if names != there:
+            rule = "files of one split must have the same categories"
+            raise DataError(str(file), rule, split=split, names=names, other=other, names_there=there)
         # That of the split to train says the numbers; boxes of others are looked for by their names.
         found.class_names = names if split == "train" or not found.class_names else found.class_names
         pictures = {}

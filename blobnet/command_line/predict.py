@@ -33,7 +33,7 @@ from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
 from blobnet.files.atomic import check_writable
 from blobnet.losses import CenterNet, CrossEntropy, Loss
-from blobnet.losses.center_net import boxes_of
+from blobnet.losses.center_net import boxes_of, check_gives_boxes
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import Model
 from blobnet.network.ends import to_dict
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
         with World.alone():
             return predict_session.run(options)
     heads = _heads(model)
-    _check_outputs(heads, options)
+    _check_outputs(model, heads, options)
     if world.is_first:
         _check_paths(options, written)
     failures: list[BlobnetError] = []
@@ -174,7 +174,7 @@ def _heads(model: Model) -> list[_Head]:
     ]
 
 
-def _check_outputs(heads: Sequence[_Head], options: argparse.Namespace) -> None:
+def _check_outputs(model: Model, heads: Sequence[_Head], options: argparse.Namespace) -> None:
     """Raises OptionError unless the model's outputs can be shown as the options ask."""
     for name in ("csv", "json", "npz"):
         for other in ("masks", "boxes", "npz"):
@@ -184,7 +184,7 @@ def _check_outputs(heads: Sequence[_Head], options: argparse.Namespace) -> None:
         if options.masks or len(heads) > 1:
             rule = "it goes without --masks, and the model must have one output"
             raise OptionError("--boxes", rule, outputs=", ".join(head.name for head in heads))
-        CenterNet().check(heads[0].shape)
+        check_gives_boxes(model.loss, heads[0].shape)
     if options.masks:
         if len(heads) > 1:
             rule = "the model must have one output"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.errors import DataError, ShapeError
+from blobnet.errors import DataError, OptionError, ShapeError
 from blobnet.launch.kernel_source import Macro
 from blobnet.losses.base import IGNORED, Loss
 from blobnet.memory.blob import FloatArray, Shape
@@ -99,6 +99,19 @@ class CenterNet(Loss):
     def answers(self, labels: npt.NDArray[Any], outputs: FloatArray) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Labels as :meth:`device_labels` gives them, and outputs, as boxes: (N, boxes, 5) and as :func:`boxes_of`."""
         return labels.view(np.float32).reshape(len(labels), -1, BOX_NUMBERS), boxes_of(outputs)
+
+
+def check_gives_boxes(loss: Any, output: Shape) -> None:
+    """Raises unless a model with such an output, trained with ``loss`` if that is known, gives boxes.
+
+    Raises:
+        OptionError: the loss is another one.
+        ShapeError: the output is none for :class:`CenterNet`.
+    """
+    if loss is not None and not loss.takes_boxes:
+        rule = "the model must be trained with the loss CenterNet"
+        raise OptionError("boxes", rule, loss=loss, hint="models.centernet makes a network for it.")
+    CenterNet().check(output)
 
 
 def boxes_of(outputs: FloatArray, most: int = 100) -> npt.NDArray[np.float64]:

@@ -14,7 +14,7 @@ import numpy as np
 import blobnet
 from blobnet.errors import FileError, OptionError
 from blobnet.files import atomic
-from blobnet.losses import CenterNet
+from blobnet.losses.center_net import check_gives_boxes
 from blobnet.model import Model, check_model
 from blobnet.network.graph import Graph, Vertex
 from blobnet.onnx.conventions import CLASS_NAMES, PRODUCER, model_of
@@ -57,7 +57,8 @@ def save(model: Model, path: str | os.PathLike[str], *, boxes: int | None = None
             their ``classes`` (N, boxes), by falling score.
 
     Raises:
-        OptionError: it is no Model, or a layer has no form in ONNX; the error names it. Or ``boxes`` is no count.
+        OptionError: it is no Model, or a layer has no form in ONNX; the error names it. Or ``boxes`` is no count, or
+            the model was trained with another loss than CenterNet.
         ShapeError: there are to be boxes, and the output is none for CenterNet.
         FileError: the name is that of another format, or the file cannot be written, or would be larger than ONNX
             allows (2 GiB).
@@ -86,8 +87,9 @@ def to_proto(model: Model, boxes: int | None = None) -> Any:
         writer.add(vertex)
     proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in writer.arrays.items())
     if boxes is not None:
-        CenterNet().check(graph.output.shape)
-        add_peaks(proto.graph, graph.output.shape, check_count("onnx.save", "boxes", boxes))
+        output = graph.output.shape
+        check_gives_boxes(model.loss, output)
+        add_peaks(proto.graph, output, check_count("onnx.save", "boxes", boxes))
     if model.class_names:
         names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in model.class_names]
         proto.metadata_props.add(key=CLASS_NAMES, value=json.dumps(names))

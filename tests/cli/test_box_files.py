@@ -100,6 +100,13 @@ def test_predict(run, boxes: bn.Model, tmp_path: Path) -> None:
     assert count > 3
 
 
+def masks() -> bn.Model:
+    """A network with a class for each position, and as many as boxes need."""
+    made = bn.Sequential([bn.layers.Input(3, 32, 32), bn.layers.Conv2D(6, 1)])
+    made.loss = bn.losses.CrossEntropy()
+    return made
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -108,10 +115,12 @@ def test_predict(run, boxes: bn.Model, tmp_path: Path) -> None:
         (["boxes.h5", "scenes/0000.png", "--boxes", "a", "--json", "b"], "--json: it goes without --boxes"),
         (["boxes.h5", "scenes/0000.png"], "Hint: --boxes DIR draws and lists the boxes that it gives."),
         (["plain.h5", "scenes/0000.png", "--boxes", "a"], "CenterNet: the output must have a height and a width"),
+        (["masks.h5", "scenes/0000.png", "--boxes", "a"], "boxes: the model must be trained with the loss CenterNet"),
     ],
 )
 def test_what_is_not_predicted(run, boxes: bn.Model, arguments: list[str], said: str) -> None:
     bn.models.resnet8((3, 32, 32)).save("plain.h5")
+    masks().save("masks.h5")
     failed = run("predict", *arguments)
     assert failed.status == 1
     assert said in failed.err
@@ -140,3 +149,7 @@ def test_peaks_in_onnx(run, boxes: bn.Model) -> None:
     failed = run("convert", "plain.h5", "plain.onnx", "--boxes", 20)
     assert failed.status == 1
     assert "CenterNet: the output must have a height and a width" in failed.err
+    masks().save("masks.h5")
+    failed = run("convert", "masks.h5", "masks.onnx", "--boxes", 20)
+    assert failed.status == 1
+    assert "boxes: the model must be trained with the loss CenterNet" in failed.err

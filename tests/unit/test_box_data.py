@@ -139,10 +139,29 @@ def test_coco_splits(tmp_path: Path) -> None:
     for row in other["annotations"]:
         row["category_id"] = {90: 1, 3: 2}[row["category_id"]]
     (tmp_path / "annotations" / "instances_val2017.json").write_text(json.dumps(other))
+    # What COCO's own download has beside them: texts without categories, and people with keypoints.
+    texts = {"images": tables["images"], "annotations": [{"id": 1, "image_id": 0, "caption": "a cat"}]}
+    people = {**tables, "categories": [{"id": 1, "name": "person"}], "annotations": []}
+    for split in ("train2017", "val2017"):
+        (tmp_path / "annotations" / f"captions_{split}.json").write_text(json.dumps(texts))
+        (tmp_path / "annotations" / f"person_keypoints_{split}.json").write_text(json.dumps(people))
     data = datasets.load(tmp_path)
+    assert data.class_names == tuple(NAMES)
+    assert (len(data.train), len(data.validation or ())) == (3, 3)
     assert data.validation is not None
     np.testing.assert_allclose(data.validation.y, expected(), rtol=0, atol=1e-6)
     np.testing.assert_array_equal(data.validation.y, data.train.y)
+
+
+def test_coco_files_of_a_split_have_the_same_categories(tmp_path: Path) -> None:
+    (tmp_path / "annotations").mkdir()
+    tables = coco(tmp_path / "annotations")
+    (tmp_path / "annotations" / "first_train.json").write_text(json.dumps(tables))
+    tables["categories"][0]["name"] = "wolf"
+    (tmp_path / "annotations" / "second_train.json").write_text(json.dumps(tables))
+    said = r"second_train\.json: files of one split must have the same categories.*first_train\.json"
+    with pytest.raises(DataError, match=said):
+        datasets.load(tmp_path)
 
 
 def change(tables: dict[str, Any], table: str, row: int, **values: Any) -> dict[str, Any]:
