@@ -35,20 +35,23 @@ from blobnet.training.arguments import losses_for
 OF_DATA = ("data_folder", "image_size", "workers", "skip_unreadable", "labels", "columns")
 
 
-def load_dataset(options: argparse.Namespace, model: Model | None = None) -> Dataset | NamedData:
+def load_dataset(
+    options: argparse.Namespace, model: Model | None = None, keeps_kind: bool = True
+) -> Dataset | NamedData:
     """The data set that --dataset names, as --data-folder, --image-size, --workers and others say.
 
     A file of arrays with names of their own is for a model whose inputs and outputs have these names. Pictures become
-    gray or RGB, and get the size, as a ``model`` takes them, but for what --image-size says.
+    gray or RGB, and get the size, as a ``model`` takes them, but for what --image-size says. With ``keeps_kind`` their
+    labels are of the kind that the model was trained for, but for what --labels says.
     """
     is_plain = options.dataset in datasets.known_names() or any(getattr(options, name) for name in OF_DATA)
     named = None if is_plain else read_named(Path(options.dataset).expanduser())
     if named is not None:
         return named
-    return load_plain_dataset(options, model)
+    return load_plain_dataset(options, model, keeps_kind)
 
 
-def load_plain_dataset(options: argparse.Namespace, model: Model | None = None) -> Dataset:
+def load_plain_dataset(options: argparse.Namespace, model: Model | None = None, keeps_kind: bool = True) -> Dataset:
     """The same for what works with samples x and labels y alone."""
     shape = model.graph.input.shape if model and len(model.graph.entries) == 1 else None
     size, units = options.image_size, None
@@ -56,8 +59,8 @@ def load_plain_dataset(options: argparse.Namespace, model: Model | None = None) 
         height, width = shape.dimensions[1:]
         size, units = size or (height, width), shape.units if shape.units in (1, 3) else None
     kind = options.labels
-    if kind is None and model is not None and are_pictures(options.dataset):
-        kind = _kind_of_labels(model)
+    if kind is None and keeps_kind and model is not None and are_pictures(options.dataset):
+        kind = kind_of_labels(model)
     data = datasets.load(
         options.dataset,
         folder=options.data_folder,
@@ -75,7 +78,7 @@ def load_plain_dataset(options: argparse.Namespace, model: Model | None = None) 
     return replace(data, **turned)
 
 
-def _kind_of_labels(model: Model) -> str | None:
+def kind_of_labels(model: Model) -> str | None:
     """The kind of labels of pictures that a model was trained for; None where nobody knows."""
     kind: str | None = None
     if isinstance(model.loss, Loss) and not model.graph.output.shape.rank:

@@ -32,6 +32,7 @@ from blobnet.command_line.data_argument import (
     check_labels,
     check_output,
     dataset_for,
+    kind_of_labels,
     load_dataset,
     load_plain_dataset,
     loss_of_boxes,
@@ -297,7 +298,10 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
     optimizer = _optimizer(options)
     augmented, augment = _augmentation(options)
     device = Device(device_of_rank(World.current(), options.device))
-    given = load_dataset(options, saved or transfer.file_model(options, source))
+    # Both readings of the data take the kind of labels of the training that goes on, and of no other model.
+    if saved is not None and options.labels is None and are_pictures(options.dataset):
+        options.labels = kind_of_labels(saved)
+    given = load_dataset(options, saved or transfer.file_model(options, source), keeps_kind=False)
     prepare = _prepared_by_name if isinstance(given, NamedData) else _prepared
     model, anew, loss, data, held_out = prepare(options, source, given)
     _check_by_output(options, model)
@@ -350,7 +354,7 @@ def _prepared(options: argparse.Namespace, source: _Source, given: Dataset) -> _
     if units == {1, 3} and are_pictures(options.dataset):
         with warnings.catch_warnings():  # What is left out was said.
             warnings.simplefilter("ignore", BlobnetWarning)
-            given = load_plain_dataset(options, model)
+            given = load_plain_dataset(options, model, keeps_kind=False)
     given = with_targets_of(model, given)
     _note_odd_labels(given, options.loss)
     data, held_out = _held_out(options, given)

@@ -290,3 +290,23 @@ def test_networks_of_pictures_with_units_last(run, units_last: np.ndarray) -> No
     )
     assert result.status == 0, result.err
     assert bn.load("n.h5").graph.input.shape.dimensions == (3, 9, 8)
+
+
+def test_the_data_say_the_kind_of_labels(run) -> None:
+    """A model of classes begins a training of labels, which goes on as one even with one label for each picture."""
+    image = pytest.importorskip("PIL.Image")
+    for number in range(4):
+        image.fromarray(np.full((16, 16, 3), 60 * number, np.uint8)).save(f"{number}.png")
+    Path("s.csv").write_text("path,label\n0.png,cat|red\n1.png,red\n2.png,cat\n3.png,\n")
+    Path("one.csv").write_text("path,label\n0.png,cat\n1.png,red\n2.png,cat\n3.png,red\n")
+    model = bn.models.resnet8((3, 16, 16), 2, class_names=("a", "b"))
+    model.loss = bn.losses.CrossEntropy()
+    model.save("cl.h5")
+    for start in (["resnet8", "--init-from", "cl.h5"], ["--init-from", "cl.h5"]):
+        command = ["train", *start, "--batch-size", 2, "--output", "t.h5", "--dataset"]
+        result = run(*command, "s.csv", "--epochs", 1, "--overwrite")
+        assert result.status == 0, result.err
+        tuned = bn.load("t.h5")
+        assert (tuned.class_names, tuned.loss) == (("cat", "red"), bn.losses.BinaryCrossEntropy())
+        result = run(*command, "one.csv", "--epochs", 2, "--resume")
+        assert result.status == 0, result.err
