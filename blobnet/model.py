@@ -1289,6 +1289,14 @@ def load_pretrained(model: Model, source: str | hub.Pretrained) -> None:
     model.pretrained = found.record
 
 
+def with_classes_of(model: Model, found: hub.Pretrained) -> Model:
+    """The model, or one with as many outputs as the last layer in a file of weights has, where they are classes."""
+    units, own = safetensors_files.head_units(found.path, model.graph)
+    if units in (0, own) or len(model.graph.exits) > 1 or model.graph.output.shape.units != own:
+        return model
+    return model.with_classes(units)
+
+
 def _check_sums(settings: TrainingSettings, data: LabelledData) -> None:
     """Raises OptionError where the batches of a step, whose gradients are one sum, may weigh unlike at the outputs."""
     if settings.fit_memory and data.count is None:

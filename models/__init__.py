@@ -2,7 +2,7 @@
 
 docs/models.md lists them. All take ``pretrained=`` as well: ``hf:OWNER/NAME``, or the path of a .safetensors file,
 whose weights they begin with (:func:`blobnet.model.load_pretrained`). Where its config.json says them, its size,
-number and names of classes are the defaults.
+number and names of classes are the defaults; else the file's last layer says the number of classes.
 
 All raise ShapeError if samples have not the axes, or are too small, and OptionError if a size or the number of classes
 is no whole number of at least 1.
@@ -17,7 +17,7 @@ from typing import Any
 from blobnet.errors import OptionError
 from blobnet.interop import hub
 from blobnet.losses import CrossEntropy
-from blobnet.model import load_pretrained
+from blobnet.model import load_pretrained, with_classes_of
 from blobnet.models.alexnet import alexnet
 from blobnet.models.centernet import centernet
 from blobnet.models.convnext import convnext_tiny
@@ -81,7 +81,7 @@ def _network(build: Callable[..., Any]) -> Callable[..., Any]:
     inner, signature = explained(build), inspect.signature(build)
 
     @wraps(build)
-    def call(*arguments: Any, pretrained: str | None = None, **named: Any) -> Any:
+    def call(*arguments: Any, pretrained: str | hub.Pretrained | None = None, **named: Any) -> Any:
         shape = arguments[0] if arguments else named.get("input_shape", ())
         if not hasattr(shape, "__iter__"):
             rule, name = "input_shape must be the sizes of a sample in one tuple", build.__name__
@@ -89,12 +89,14 @@ def _network(build: Callable[..., Any]) -> Callable[..., Any]:
             raise OptionError(name, rule, received=", ".join(map(repr, arguments or [shape])), hint=hint)
         if pretrained is None:
             return inner(*arguments, **named)
-        found = hub.find(pretrained)
+        found = hub.find(pretrained) if isinstance(pretrained, str) else pretrained
         given = {**dict(zip(signature.parameters, arguments, strict=False)), **named}
         offered = found.offers
         if given.get("classes", offered.get("classes")) != offered.get("classes"):
             offered.pop("class_names", None)
         model = inner(**offered | given)
+        if "classes" not in offered | given:
+            model = with_classes_of(model, found)
         load_pretrained(model, found)
         if model.loss is None and len(model.graph.exits) == 1 and not model.graph.output.shape.rank:
             model.loss = CrossEntropy()

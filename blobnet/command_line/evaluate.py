@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
             if name == "--matrix" or not _is_table(path):
                 plots.check(path, name)
             check_writable(path, 0)
-    model = open_model(options.file, pretrained=options.pretrained)
+    model = open_model(options.file, pretrained=options.pretrained, needs_head=True)
     device = Device(device_of_rank(world, options.device))
     data = load_dataset(options, model)
     settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}

@@ -20,7 +20,8 @@ from blobnet import onnx
 from blobnet.datasets.dataset import are_names
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, near_matches
 from blobnet.files import checkpoint
-from blobnet.model import Model, check_class_names, load, load_pretrained
+from blobnet.interop import hub, safetensors_files
+from blobnet.model import Model, check_class_names, load, load_pretrained, with_classes_of
 from blobnet.onnx.operation import OnHostError, OpenAxisError
 
 #: What a model's function is given, as far as it takes it.
@@ -203,22 +204,32 @@ def is_model_file(text: str) -> bool:
 
 
 def open_model(
-    path: str | os.PathLike[str], sample: Sequence[int] | None = None, pretrained: str | None = None
+    path: str | os.PathLike[str],
+    sample: Sequence[int] | None = None,
+    pretrained: str | None = None,
+    needs_head: bool = False,
 ) -> Model:
     """The model in a file: one of blobnet's, or ONNX, for samples of this shape; or a network with pretrained weights.
 
     Raises:
-        FileError: there is no such file, or it is damaged.
+        FileError: there is no such file, it is damaged, or it has no weights of the last layer and ``needs_head``.
         OptionError: an ONNX file has samples of another shape, leaves open which (OpenAxisError), or has an operator
             that blobnet does not have (UnsupportedError).
     """
     if pretrained is not None:
         source = find_model(os.fspath(path))
+        found = hub.find(pretrained)
+        model: Model
         if source.path is None:
-            known: Model = source.function(pretrained=pretrained)
-            return known
-        model = build_for(source, None, None)
-        load_pretrained(model, pretrained)
+            model = source.function(pretrained=found)
+        else:
+            model = with_classes_of(build_for(source, None, None), found)
+            load_pretrained(model, found)
+        units, own = safetensors_files.head_units(found.path, model.graph)
+        if needs_head and units != own:
+            rule = "the file must have the weights of the last layer, or nothing is known of what it gives"
+            hint = "blobnet train with --pretrained trains a new last layer."
+            raise FileError(pretrained, rule, file=units, network=own, hint=hint)
         return model
     if not os.fspath(path).endswith(_ONNX):
         return load(path)

@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     """Prints a line for every sample, or writes files; what cannot be read costs status 1, and not the others."""
     written, world = {"csv": options.csv, "json": options.json, "npz": options.npz}, World.started()
     try:
-        model = open_model(options.file, pretrained=options.pretrained)
+        model = open_model(options.file, pretrained=options.pretrained, needs_head=True)
     except (OpenAxisError, UnsupportedError):
         if not world.is_first:  # A session has no batches to share.
             return 0

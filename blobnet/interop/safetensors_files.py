@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,29 @@ def read(path: str | os.PathLike[str], graph: Graph, other_head: bool = False) -
         FileError: there is no such file, it is no whole safetensors file, or holds other tensors than the network.
         ShapeError: a tensor has another shape than the layer's.
     """
+    with _opened(path) as file:
+        return _read(Path(path), file, graph, other_head)
+
+
+def head_units(path: str | os.PathLike[str], graph: Graph) -> tuple[int, int]:
+    """The outputs of the last layer in a file, 0 if it does not say them, and in the network.
+
+    Raises:
+        FileError: there is no such file, or it is no whole safetensors file.
+    """
+    with _opened(path) as file:
+        found, there, _ = _matched(file, graph)
+        return _head(file, found, there)[1:]
+
+
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     subject = atomic.subject_of(path)
     check_beginning(path)
     package = _package(subject)
     try:
         with package.safe_open(path, "numpy") as file:
-            return _read(Path(path), file, graph, other_head)
+            yield file
     except package.SafetensorError as error:
         rule = "a safetensors file must be whole, but this one is cut short or damaged"
         raise FileError(subject, rule, reason=error) from error
@@ -98,13 +116,14 @@ def check_beginning(path: str | os.PathLike[str]) -> None:
 
 def _read(path: Path, file: Any, graph: Graph, other_head: bool) -> dict[str, FloatArray]:
     subject = atomic.subject_of(path)
-    found, there = _matched(file, graph, subject)
-    head = next(reversed(found.values())).layer
-    of_head = {name: entry for name, entry in found.items() if entry.layer == head}
-    if other_head and any(name not in there or _shape(file, name)[:1] != of_head[name].shape[:1] for name in of_head):
-        sizes = [_shape(file, name)[0] for name in of_head if name in there]
+    found, there, left = _matched(file, graph)
+    if left:
+        warn(subject, "classifiers in the middle of the network are left out", tensors=atomic.listed(sorted(left)))
+    of_head, units, own_units = _head(file, found, there)
+    head = next(iter(of_head.values())).layer
+    if other_head and units != own_units:
         rule = "the last layer starts anew: the file has another number of classes, or none"
-        warn(subject, rule, layer=head, file=sizes[0] if sizes else 0, network=next(iter(of_head.values())).shape[0])
+        warn(subject, rule, layer=head, file=units, network=own_units)
         found = {name: entry for name, entry in found.items() if name not in of_head}
         there = there - of_head.keys()
     missing = [name for name in found if name not in there]
@@ -120,8 +139,9 @@ def _read(path: Path, file: Any, graph: Graph, other_head: bool) -> dict[str, Fl
             rule = f"tensors must be of the types {', '.join(_TYPES)}"
             raise FileError(subject, rule, tensor=name, type=kind, hint="tensor.float() converts one.")
         if shape != entry.shape:
-            hint = f"for another number of classes, build the network for {shape[0]}, and then model.with_classes."
-            is_last = entry.layer == head and shape[:1] != entry.shape[:1]
+            is_last = entry.layer == head and shape[:1] not in ((), entry.shape[:1])
+            count = shape[0] if shape else 0
+            hint = f"for another number of classes, build the network for {count}, and then model.with_classes."
             rule = f"{name} must have the shape of {first_few(entry.parameters, 3)}"
             raise ShapeError(subject, rule, given=shape, wanted=entry.shape, hint=hint if is_last else None)
     weights: dict[str, FloatArray] = {}
@@ -136,10 +156,20 @@ def _shape(file: Any, name: str) -> tuple[int, ...]:
     return tuple(file.get_slice(name).get_shape())
 
 
-def _matched(file: Any, graph: Graph, subject: str) -> tuple[dict[str, Entry], set[str]]:
+def _head(file: Any, found: Mapping[str, Entry], there: Set[str]) -> tuple[dict[str, Entry], int, int]:
+    """The tensors of the last layer, and its outputs in the file, 0 if it does not say them, and in the network."""
+    last = [*found.values()][-1].layer
+    own = {name: entry for name, entry in found.items() if entry.layer == last}
+    sizes = {size for name in own if name in there for size in _shape(file, name)[:1]}
+    units = sizes.pop() if own.keys() <= there and len(sizes) == 1 else 0
+    return own, units, next(iter(own.values())).shape[0]
+
+
+def _matched(file: Any, graph: Graph) -> tuple[dict[str, Entry], set[str], set[str]]:
     """Return a network's tensors by the names of the origin that has most of them in a file, and the file's names.
 
-    All names of a file may have a prefix, such as "module." for a module within another one.
+    All names of a file may have a prefix, such as "module." for a module within another one. The names of classifiers
+    in the middle, which are left out, come last.
     """
     there = {name for name in file.keys() if name.rpartition(".")[2] != torch_names.COUNTS}  # noqa: SIM118
     first = min(there, default="")
@@ -148,9 +178,7 @@ def _matched(file: Any, graph: Graph, subject: str) -> tuple[dict[str, Entry], s
     named = [{prefix + entry.name: entry for entry in found} for found in tables for prefix in prefixes]
     found = max(named, key=lambda names: len(names.keys() & there))
     left = {name for name in there - found.keys() if name.startswith(_IN_THE_MIDDLE)}
-    if left:
-        warn(subject, "classifiers in the middle of the network are left out", tensors=atomic.listed(sorted(left)))
-    return found, there - left
+    return found, there - left, left
 
 
 def _bfloat16(path: Path, name: str, shape: tuple[int, ...]) -> FloatArray:

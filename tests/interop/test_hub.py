@@ -215,6 +215,35 @@ def test_a_path_without_a_head_and_config(hub: Hub, theirs: tuple[bn.Model, byte
     np.testing.assert_allclose(model.weights["input/mean"], NORMALIZATION[0])
 
 
+def test_the_last_layer_says_how_many_classes(
+    hub: Hub, theirs: tuple[bn.Model, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without config.json; and what predicts needs a last layer that is the file's."""
+    from safetensors.numpy import load, save_file
+
+    Path("w.safetensors").write_bytes(theirs[1])
+    Path("net.py").write_text("import blobnet as bn\ndef net(): return bn.models.resnet8((3, 32, 32), 4)\n")
+    with pytest.warns(BlobnetWarning, match="nothing says how samples are to be normalised"):
+        model = bn.models.resnet8((3, SIDE, SIDE), pretrained="w.safetensors")
+    assert model.graph.output.shape.units == 3
+    same(model, theirs[0])
+    np.savez("x.npz", x=np.zeros((2, 3, SIDE, SIDE), np.uint8))
+    assert main(["predict", "net.py:net", "x.npz", "--pretrained", "w.safetensors", "--npz", "p.npz"]) == 0
+    with np.load("p.npz") as found:
+        np.testing.assert_allclose(found[found.files[0]], model.predict(np.zeros((2, 3, SIDE, SIDE))), rtol=1e-5)
+    capsys.readouterr()
+    save_file({name: values for name, values in load(theirs[1]).items() if "logits" not in name}, "w.safetensors")
+    for command in (["predict", "net.py:net", "x.npz"], ["evaluate", "net.py:net", "--dataset", "x.npz"]):
+        assert main([*command, "--pretrained", "w.safetensors"]) == 1
+        said = capsys.readouterr().err
+        assert "error: w.safetensors: the file must have the weights of the last layer, or " in said
+        assert "Received file=0, network=" in said
+    Path("config.json").write_text(json.dumps(CONFIG | {"num_classes": 5}))
+    Path("w.safetensors").write_bytes(theirs[1])
+    assert main(["predict", "resnet8", "x.npz", "--pretrained", "w.safetensors"]) == 1
+    assert "Received file=3, network=5." in capsys.readouterr().err
+
+
 def test_classifiers_in_the_middle_are_named(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 

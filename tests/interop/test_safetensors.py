@@ -418,6 +418,11 @@ def test_truncated_and_changed_files(tmp_path: Path) -> None:
             FileError,
             "tensors must be of the types BF16, F16, F32, F64. Received tensor=conv.bias, type=I32. Hint: tensor.",
         ),
+        (
+            {"logits.bias": np.array(1, np.float32)},
+            ShapeError,
+            "logits.bias must have the shape of logits/bias. Received given=(), wanted=(4,).",
+        ),
         ({"conv.bias": np.array([0, np.nan, 0], np.float32)}, OptionError, "every weight must be finite in float32"),
     ],
 )
