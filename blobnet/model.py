@@ -229,23 +229,7 @@ class Model:
             OptionError: a mean that is not finite, a deviation that is not above 0, or there is no such input.
             ShapeError: neither one number nor one for each unit.
         """
-        means, deviations = (as_float32(values, "set_normalization") for values in (mean, deviation))
-        if not np.isfinite(means).all():
-            raise OptionError("set_normalization", "every mean must be finite", mean=means)
-        if not (np.isfinite(deviations) & (deviations >= np.finfo(np.float32).tiny)).all():
-            hint = "give a unit that never changes the deviation 1."
-            rule = "every deviation must be finite and above 0"
-            raise OptionError("set_normalization", rule, deviation=deviations, hint=hint)
-        names = list(self.graph.inputs)
-        if (input is None and len(names) > 1) or (input is not None and input not in names):
-            rule = "input must name one of the model's inputs"
-            raise OptionError("set_normalization", rule, input=input, inputs=", ".join(names))
-        vertex = self.graph.input if input is None else self.graph.inputs[input]
-        given = {vertex.parameter("mean"): means, vertex.parameter("deviation"): deviations}
-        units = vertex.shape.units
-        self.set_weights(
-            {name: np.full(units, one, np.float32) if not one.ndim else one for name, one in given.items()}
-        )
+        self.set_weights(_normalization(self.graph, mean, deviation, input))
 
     def _check_idle(self, subject: str) -> None:
         """Raises OptionError while the model is training, whose weights are those on the device."""
@@ -1208,6 +1192,27 @@ class Sequential(Model):
         self._start(graph.sequential(layers), class_names, seed)
 
 
+def _normalization(
+    network: graph.Graph, mean: npt.ArrayLike, deviation: npt.ArrayLike, input: str | None = None
+) -> dict[str, FloatArray]:
+    """The weights of an input layer that does this to samples."""
+    means, deviations = (as_float32(values, "set_normalization") for values in (mean, deviation))
+    if not np.isfinite(means).all():
+        raise OptionError("set_normalization", "every mean must be finite", mean=means)
+    if not (np.isfinite(deviations) & (deviations >= np.finfo(np.float32).tiny)).all():
+        hint = "give a unit that never changes the deviation 1."
+        rule = "every deviation must be finite and above 0"
+        raise OptionError("set_normalization", rule, deviation=deviations, hint=hint)
+    names = list(network.inputs)
+    if (input is None and len(names) > 1) or (input is not None and input not in names):
+        rule = "input must name one of the model's inputs"
+        raise OptionError("set_normalization", rule, input=input, inputs=", ".join(names))
+    vertex = network.input if input is None else network.inputs[input]
+    given = {vertex.parameter("mean"): means, vertex.parameter("deviation"): deviations}
+    units = vertex.shape.units
+    return {name: np.full(units, one, np.float32) if not one.ndim else one for name, one in given.items()}
+
+
 def check_model(value: object, subject: str) -> None:
     """Raises OptionError, which names the function that was called, unless it is a Model."""
     if not isinstance(value, Model):
@@ -1280,12 +1285,14 @@ def load_pretrained(model: Model, source: str | hub.Pretrained) -> None:
         OptionError: a package is missing, or a value is no finite number.
     """
     found = source if isinstance(source, hub.Pretrained) else hub.find(source)
-    normalization = found.normalization
-    model.set_weights(safetensors_files.read(found.path, model.graph, other_head=True))
-    if normalization is None:
+    weights = safetensors_files.read(found.path, model.graph, other_head=True)
+    inputs = model.graph.inputs.values()
+    normalization = found.normalization(next(iter(inputs)).shape.units)
+    if normalization is not None:
+        weights |= _normalization(model.graph, *normalization)
+    model.set_weights(weights)
+    if not any(vertex.parameter("mean") in weights for vertex in inputs):
         hub.note_missing(found)
-    else:
-        model.set_normalization(*normalization)
     model.pretrained = found.record
 
 

@@ -192,8 +192,8 @@ def _number(value: Any, subject: str) -> float:
         if isinstance(value, bool):
             raise TypeError("it is no number")
         return float(value)
-    except (TypeError, ValueError) as error:
-        raise DataError(subject, "the sides of a box must be finite numbers", received=repr(value)) from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(subject, "the sides of a box must be finite numbers", received=repr(value)[:80]) from error
 
 
 # -- COCO --------------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def _coco(path: Path) -> _Found:
             if not isinstance(row, dict) or not isinstance(box := row.get("bbox"), list) or len(box) != 4:
                 raise DataError(subject, "an annotation must have a bbox of left, top, width and height")
             for key, known in (("image_id", pictures), ("category_id", kinds)):
-                if row.get(key) not in known:
+                if isinstance(row.get(key), list | dict) or row.get(key) not in known:
                     raise DataError(subject, f"its {key} must be that of a row of the file", received=row.get(key))
             if row.get("iscrowd"):
                 found.note("boxes are around crowds (iscrowd), and are left out", subject)

@@ -298,9 +298,11 @@ def _label_places(
     """The places of the columns that hold labels.
 
     Raises:
-        OptionError: there is no column of a wanted name.
+        OptionError: there is no column of a wanted name, or a name comes twice.
     """
     if wanted is not None:
+        if len(set(wanted)) < len(wanted):
+            raise OptionError("columns", "every column must be named once", columns=", ".join(wanted))
         for name in wanted:
             if name not in columns:
                 raise OptionError(

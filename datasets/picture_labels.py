@@ -78,9 +78,7 @@ def read_labels(
     folder = subject if subject.is_dir() else subject.parent
     found = kind or _kind_of(entries, columns, listed_classes(folder))
     if found != SEVERAL:
-        for entry in entries:
-            if not all(entry.cells):
-                raise DataError(entry.place, ROW_RULE, row=[str(entry.file), *entry.cells])
+        _check_cells(entries)
     if found == CLASSES:
         if len(columns) > 1:
             rule = "a class must lie in one column"
@@ -88,10 +86,18 @@ def read_labels(
         return _classes(subject, parts)
     if found == NUMBERS:
         return _numbers(parts, columns)
-    if len(columns) > 1 and all(map(_share, chain.from_iterable(entry.cells for entry in entries))):
+    texts = [text for entry in entries for text in entry.cells if text]
+    if len(columns) > 1 and texts and all(map(_share, texts)):
+        _check_cells(entries)
         y = {part: _array([[*map(_value, entry.cells)] for entry in own], len(columns)) for part, own in parts.items()}
         return PictureLabels(y, tuple(columns), SEVERAL)
     return _several(subject, folder, parts)
+
+
+def _check_cells(entries: Sequence[Labelled]) -> None:
+    for entry in entries:
+        if not all(entry.cells):
+            raise DataError(entry.place, ROW_RULE, row=[str(entry.file), *entry.cells])
 
 
 def check_kind(kind: str | None) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from blobnet.interop.safetensors_files import check_beginning
 
 _NAME = re.compile(r"hf:(?P<repository>[^/@]+/[^/@]+)(?:/(?P<file>[^@]+))?(?:@(?P<revision>.+))?")
 _WEIGHTS, _CONFIG = "model.safetensors", "config.json"
+#: Numbers of a config are smaller, so that float32 holds 255 times as much.
+_LIMIT = 1e30
 #: The errors of the hub's client, the more special ones first: the rule, and what to do.
 _FAILURES = {
     "LocalEntryNotFoundError": (
@@ -83,14 +84,16 @@ class Pretrained:
             found |= {"class_names": names} if len(names) == classes else {}
         return found
 
-    @property
-    def normalization(self) -> tuple[list[float], list[float]] | None:
+    def normalization(self, units: int) -> tuple[list[float], list[float]] | None:
         """What to subtract from samples from 0 to 255, and to divide by; None if the config does not say it."""
         mean, deviation = self.config.get("mean"), self.config.get("std")
         if mean is None or deviation is None:
             return None
         self._check("mean", mean, isinstance(mean, list) and all(map(_is_number, mean)))
         self._check("std", deviation, _are_numbers(deviation, float, len(mean)))
+        if len(mean) != units:
+            rule = f"mean and std in its {_CONFIG} must have a number for each unit of the network's input"
+            raise FileError(self.text, rule, mean=mean, std=deviation, units=units)
         return [255.0 * value for value in mean], [255.0 * value for value in deviation]
 
     @property
@@ -108,7 +111,7 @@ class Pretrained:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LIMIT
 
 
 def _are_numbers(values: object, kind: type, count: int) -> bool:
@@ -198,7 +201,6 @@ def _config(text: str, path: Path) -> dict[str, Any]:
 
 
 def note_missing(found: Pretrained) -> None:
-    """Warns where nothing says how samples are normalised."""
-    if found.normalization is None:
-        rule = f"without {_CONFIG} nothing says how samples are to be normalised, so they are not"
-        warn(found.text, rule, hint="model.set_normalization(mean, deviation); on the command line the data say it.")
+    """Warns that nothing says how samples are normalised."""
+    rule = f"without {_CONFIG} nothing says how samples are to be normalised, so they are not"
+    warn(found.text, rule, hint="model.set_normalization(mean, deviation); on the command line the data say it.")

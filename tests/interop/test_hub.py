@@ -244,6 +244,32 @@ def test_the_last_layer_says_how_many_classes(
     assert "Received file=3, network=5." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        ({"mean": [0.5], "std": [0.5]}, "mean and std in its config.json must have a number for each unit of the net"),
+        ({"mean": [10**400] * 3, "std": [0.5] * 3}, "mean in its config.json must be what timm writes there."),
+    ],
+)
+def test_all_weights_stay_where_the_config_does_not_fit(
+    hub: Hub, theirs: tuple[bn.Model, bytes], said: dict[str, Any], rule: str
+) -> None:
+    Path("w.safetensors").write_bytes(theirs[1])
+    Path("config.json").write_text(json.dumps(said))
+    model = bn.models.resnet8((3, SIDE, SIDE), 3)
+    with pytest.raises(FileError, match=re.escape(f"w.safetensors: {rule}")):
+        bn.model.load_pretrained(model, "w.safetensors")
+    same(model, bn.models.resnet8((3, SIDE, SIDE), 3), but=())
+
+
+def test_a_file_of_our_own_says_how_samples_are_normalised(hub: Hub, theirs: tuple[bn.Model, bytes]) -> None:
+    model = theirs[0].with_classes(3)
+    model.set_normalization(*NORMALIZATION)
+    model.save_safetensors("w.safetensors")
+    found = bn.models.resnet8((3, SIDE, SIDE), pretrained="w.safetensors")  # No warning.
+    same(found, model, but=())
+
+
 def test_classifiers_in_the_middle_are_named(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 

@@ -200,6 +200,9 @@ def test_crowds_are_left_out(tmp_path: Path) -> None:
     [
         ("{", FileError, "coco.json: the file must be readable JSON"),
         ("[]", DataError, "it must be COCO's JSON, with the lists images, annotations and categories"),
+        (("annotations", {"image_id": [0]}), DataError, "its image_id must be that of a row of the file"),
+        (("annotations", {"category_id": {}}), DataError, "its category_id must be that of a row of the file"),
+        (("annotations", {"bbox": [10**400, 0, 1, 1]}), DataError, "the sides of a box must be finite numbers"),
         (("annotations", {"category_id": 4}), DataError, "annotation 0: its category_id must be that of a row"),
         (("annotations", {"image_id": 4}), DataError, "annotation 0: its image_id must be that of a row of the file"),
         (("annotations", {"bbox": [1, 2]}), DataError, "an annotation must have a bbox of left, top, width and height"),

@@ -735,6 +735,8 @@ def test_kinds_of_labels(tmp_path: Path, text: str, asked: Any, names: str, are_
             {"columns": ["c"]},
             "my.csv must have them. Received missing=c. Hint: known names: a, b, path",
         ),
+        ("path,cat,dog\n0,1,0\n1,1,\n", {"labels": "several"}, "row 3: every row must have a path and a label"),
+        ("path,cat\n0,1\n", {"columns": ["cat", "cat"]}, "columns: every column must be named once. Received columns"),
         ("path,label\n0,\n1,\n", {"labels": "several"}, "a picture to train on must have a label. Received pictures=2"),
         (
             "path,label,split\n0,a|b,train\n1,c|a,test\n",
