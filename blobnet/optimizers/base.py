@@ -231,15 +231,15 @@ class Optimizer(Kind):
             return []
         clipping = self._clipping(table, model, scaled=scaled) if self.clip_norm is not None or scaled else []
         steps = self._steps(table, model)
-        if scaled:
-            steps = [_with_factor(call) for call in steps]
         if self.lookahead is not None:
             steps = [self._look(table, model, begins=True), *steps, self._look(table, model, begins=False)]
+        if scaled:
+            steps = [_with_factor(call) for call in steps]
         return [replace(call, owner=self) for call in clipping + steps]
 
     def _look(self, table: ParameterTable, model: DeviceModel, *, begins: bool) -> KernelCall:
         """The call that keeps the parameters of the start, or goes back where a step is one that does."""
-        elements = table.trainable_elements
+        elements, hyperparameters = table.trainable_elements, _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT)
         return _over(
             "optimizer/lookahead",
             f"{self._subject} lookahead",
@@ -248,10 +248,11 @@ class Optimizer(Kind):
             arrays={
                 "PARAMETERS": _array("parameters", elements),
                 "SLOW": _array(self.storage(_SLOW), elements),
-                "HYPERPARAMETERS": _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT),
+                "HYPERPARAMETERS": hyperparameters,
+                "CLIP_SCALE": hyperparameters,
                 "TOTALS": _array("totals", 1),
             },
-            macros={"BEGINS": int(begins), "PART": float(self.lookahead_part)},
+            macros={"BEGINS": int(begins), "PART": float(self.lookahead_part), "HAS_CLIPPING": 0},
         )
 
     def _steps(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:

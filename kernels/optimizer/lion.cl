@@ -12,16 +12,17 @@
  *   HYPERPARAMETERS  read    learning rate
  *   CLIP_SCALE       read    not touched unless HAS_CLIPPING is 1
  *   TOTALS           read    the first one is the sum of the losses
- * Macros:
+ * Scalars:
  *   TRAINABLE_ELEMENTS
  *   DECAYED_ELEMENTS   the first parameters, those that decay
+ *   GLOBAL_WIDTH       work-items
+ * Macros:
  *   WEIGHT_DECAY
  *   HAS_CLIPPING       0, 1 by norm, 2 by value
  *   BETA1
  *   ONE_MINUS_BETA1
  *   BETA2
  *   ONE_MINUS_BETA2
- *   GLOBAL_WIDTH       work-items
  * Tunables:
  *   LANES loops 8, lanes 1 of 1 2 4 8 16: elements of a vector
  *   RUN loops 512, lanes 1 of 1 4 64 128 256 512 1024: vectors in a row that a work-item does
@@ -33,7 +34,8 @@
 
 __kernel void optimizer_lion(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),
                              WRITE_ARRAY(real_t, first_moment), READ_ARRAY(real_t, hyperparameters),
-                             READ_ARRAY(real_t, clip_scale), READ_ARRAY(real_t, totals))
+                             READ_ARRAY(real_t, clip_scale), READ_ARRAY(real_t, totals),
+                             const int trainable_elements, const int decayed_elements, const int global_width)
 {
     if (!STEPS) {
         return;

@@ -219,6 +219,26 @@ def test_overflow_leaves_steps_out(device: Device) -> None:
         np.testing.assert_allclose(found[name], values, rtol=3e-3, atol=1e-3 * np.abs(values).max(), err_msg=name)
 
 
+def test_lookahead_goes_nowhere_back_in_a_step_that_is_left_out(device: Device) -> None:
+    model = bn.Sequential([layers.Input(3), layers.Dense(5)])
+    step = step_of(device, model, optimizer=bn.optimizers.SGD(0.1, lookahead=2))
+    elements = step.parameters.table.trainable_elements
+
+    def update(*gradients: float) -> Any:
+        step.device.memory.write(step.executor.buffers["gradients"], np.resize(np.float32(gradients), elements))
+        step.update(0.1)
+        return step.device.memory.read(step.parameters.buffer, elements)
+
+    begin = step.device.memory.read(step.parameters.buffer, elements)
+    first = update(65536)
+    np.testing.assert_allclose(first, begin - np.float32(0.1), rtol=1e-6)
+    # The second step would go back, and is left out; the fourth goes back to the middle of all that were not.
+    np.testing.assert_array_equal(update(65536, np.inf), first)
+    assert step.loss_scale.value() == 32768
+    update(32768)
+    np.testing.assert_allclose(update(32768), begin - np.float32(0.15), rtol=1e-5)
+
+
 def test_a_loss_that_is_not_finite_is_still_said(device: Device) -> None:
     x, y = digits(16)
     model = bn.Sequential([layers.Input(1, 8, 8), layers.Flatten(), layers.Dense(4), layers.Dense(10)])
