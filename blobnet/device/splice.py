@@ -7,12 +7,15 @@ for the one architecture that has them. A driver that takes no such text refuses
 
 from __future__ import annotations
 
+import re
+
 #: What stands before an instruction in a kernel.
+#: Programs are kept by their source: another mark goes with another way to splice.
 MARK = "//sm_90a "
 #: The target of compute capability 9.0 in PTX, and the same with what it alone has.
-_TARGET, _OWN_TARGET = b".target sm_90", b".target sm_90a"
+_TARGET, _OWN_TARGET = rb"\.target sm_90\b", b".target sm_90a"
 
 
 def spliced(binary: bytes) -> bytes:
     """Return a program's PTX with its marked comments as instructions."""
-    return binary.replace(MARK.encode(), b"").replace(_TARGET, _OWN_TARGET, 1)
+    return re.sub(_TARGET, _OWN_TARGET, binary.replace(MARK.encode(), b""), count=1)

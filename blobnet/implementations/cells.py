@@ -163,12 +163,13 @@ class Cells(Tiled):
         #: The source's phases that taps read: a run of cells for each.
         self.runs = len(self.rows.phases) * len(self.places.phases)
         self.tables = [self._table(phase, number) for number, phase in enumerate(phases)]
-        #: Positions between the first and the last tap.
+        #: Positions between the first and the last tap, and from a position to the last one.
         self.span = max(span for _, span, _ in self.tables)
+        reach = max(max(span, first + span) for _, span, first in self.tables)
         #: Positions of a sample, zeros included, and of zeros before the first one and after the last one.
         self.sample_positions = self.rows.size * self.places.size
         self.lead = max(0, -(self.rows.least * self.places.size + self.places.least))
-        self.tail = self.span + (tile.depth if self.of_weights else tile.columns)
+        self.tail = reach + self._tile_positions
         packed = operation.batch_size * self.sample_positions * _CELL_BYTES * max(self._lists)
         is_dense = self.rows.is_dense and self.places.is_dense
         self.fits = is_dense and self.stages >= _MIN_STAGES and packed <= _MAX_BYTES
@@ -205,7 +206,7 @@ class Cells(Tiled):
     @cached_property
     def stages(self) -> int:
         """Steps of the weights, or of the gradient's factors, in local memory: as many as there is room for."""
-        tile, run = self.tile, self.tail
+        tile, run = self.tile, self.span + self._tile_positions
         if self.of_weights:
             step = tile.units // self.cell * tile.depth + self.depth_cells * run
             return min(_STAGES, _LOCAL_BYTES // (_CELL_BYTES * step))
@@ -213,6 +214,11 @@ class Cells(Tiled):
         if self.run_stages is None:
             return min(_STAGES, room // (run + tile.units))
         return min(_STAGES, (room - self.run_stages * run) // tile.units)
+
+    @property
+    def _tile_positions(self) -> int:
+        """Positions of a tile, or of a step of the gradient's."""
+        return self.tile.depth if self.of_weights else self.tile.columns
 
     @property
     def run_stages(self) -> int | None:
@@ -267,7 +273,12 @@ class Cells(Tiled):
         facts: dict[str, Array | Macro] = {"CELL": self.cell, "DEPTH_CELLS": self.depth_cells}
         facts |= {"DEPTH_STEPS": self.depth_steps, "SAMPLE_POSITIONS": self.sample_positions, "LEAD": self.lead}
         facts |= {"ROW_POSITIONS": self.places.size, "TAIL": self.tail, "RUNS": self.runs, "SPAN": span}
-        facts |= {"FIRST_SHIFT": first, "TAP_TABLE": _table_text(taps), "STAGES": self.stages}
+        facts |= {
+            "FIRST_SHIFT": first,
+            "TAP_TABLE": _table_text(taps or [(0, 0, 0)]),
+            "PHASE_TAPS": len(taps),
+            "STAGES": self.stages,
+        }
         return {**facts, "RUN_STAGES": self.run_stages or self.stages, "CELLS": self._cells("cells", 0)}
 
     def _cells(self, name: str, which: int) -> Array:

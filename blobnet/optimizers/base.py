@@ -29,6 +29,8 @@ HYPERPARAMETER_COUNT = 8
 #: many in a row that are (those of torch.amp.GradScaler); and the least, below which no step will find finite ones.
 FIRST_LOSS_SCALE, LEAST_LOSS_SCALE = 2.0**16, 2.0**-14
 _LOSS_SCALE_MACROS: dict[str, Macro] = {"GROWTH": 2.0, "BACKOFF": 0.5, "INTERVAL": 2000}
+#: One below what is an error: a training sees that it has come to it.
+_LOSS_SCALE_MACROS |= {"LEAST_SCALE": LEAST_LOSS_SCALE / 2}
 #: The factor that clipping, and the loss scale, multiplied the last step's gradients by.
 CLIP_SCALE = "optimizer clip_scale"
 _CLIP_PARTIALS = "optimizer clip_partials"

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from blobnet.device.device import Device
+from blobnet.errors import TrainingError
 from blobnet.losses.base import LOSS_SCALE_ELEMENTS
-from blobnet.optimizers.base import FIRST_LOSS_SCALE
+from blobnet.optimizers.base import FIRST_LOSS_SCALE, LEAST_LOSS_SCALE
+from blobnet.training.advice import BEYOND
 
 
 class LossScale:
@@ -30,6 +32,12 @@ class LossScale:
     def value(self) -> float:
         """Return that of the next batch; waits for the device."""
         return float(self._device.memory.read(self._buffer, LOSS_SCALE_ELEMENTS)[0]) if self.is_used else 1.0
+
+    def check(self, **when: Any) -> None:
+        """Raises TrainingError where no scale made gradients finite; waits for the device."""
+        if self.value() < LEAST_LOSS_SCALE:
+            rule = "the gradients must be finite in some steps, at some loss scale"
+            raise TrainingError("training", rule, **when, loss_scale=self.value(), hint=BEYOND)
 
     def lower(self) -> bool:
         """Halve it, without a step, unless it is 1 or less; return whether it was halved."""

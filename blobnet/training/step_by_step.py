@@ -232,6 +232,7 @@ class StepByStep:
             self._has_gradients = False
             rule = "the loss must stay finite"
             raise TrainingError("training", rule, step=step.number, hint=DIVERGED)
+        step.loss_scale.check(step=step.number)
         settings, rate = self._settings, learning_rate
         if rate is None:
             schedule = settings.optimizer.schedule

@@ -26,7 +26,6 @@ from blobnet.files.checkpoint import TrainingState
 from blobnet.memory.blob import FloatArray
 from blobnet.metrics.types import Metric
 from blobnet.network.ends import TOTALS
-from blobnet.optimizers.base import LEAST_LOSS_SCALE
 from blobnet.parallel.world import World
 from blobnet.training.advice import BEYOND, DIVERGED, note_divergence, note_single_values
 from blobnet.training.epoch import Epoch, PlannedStep, TrainingData
@@ -278,11 +277,7 @@ class Trainer:
     def check(self) -> None:
         """Waits for the device, and raises TrainingError unless the epoch's losses and the weights are finite."""
         self._check_losses(self.step.totals())
-        if self.step.loss_scale.value() < LEAST_LOSS_SCALE:
-            rule = "the gradients must be finite in some steps, at some loss scale"
-            raise TrainingError(
-                "training", rule, epoch=self.epoch + 1, loss_scale=self.step.loss_scale.value(), hint=BEYOND
-            )
+        self.step.loss_scale.check(epoch=self.epoch + 1)
         broken = [] if self.step.is_finite() else not_finite(self.weights())
         if broken:
             rule = "the weights must stay finite"

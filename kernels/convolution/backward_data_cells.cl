@@ -32,6 +32,7 @@
  *   RUNS              runs of a block
  *   SPAN              positions of a run beyond a tile's
  *   FIRST_SHIFT       from a position to the first that its taps read
+ *   PHASE_TAPS        taps
  *   TAP_TABLE         run, shift and number of each tap
  *   TILE_UNITS        units a work-group
  *   TILE_COLUMNS      positions a work-group

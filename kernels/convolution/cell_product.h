@@ -30,7 +30,7 @@
 
 typedef real_t sums_t[SUM_REGISTERS];
 __constant int tap_table[][3] = TAP_TABLE;
-#define TAPS ((int)(sizeof(tap_table) / sizeof(tap_table[0])))
+#define TAPS (PHASE_TAPS > 0 ? PHASE_TAPS : 1)
 
 /* Begins to copy a run, of all that the work-group takes. */
 INLINE void copy_run(__local cell_t *to, const int run, __global const cell_t *cells, const int positions,
@@ -63,8 +63,10 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *all_cells, __gl
     __local cell_t *stages = memory + RUN_STAGES * RUN_ELEMENTS;
     __local signal_t *stage_signals = signals + RUN_STAGES;
     const int positions = LEAD + count * POSITIONS + TAIL;
-    const int runs = (END_STEP - FIRST_STEP) * RUNS;
-    const int steps = (END_STEP - FIRST_STEP) * TAPS;
+    /* NOTE: what is copied must be awaited: a phase without taps copies nothing. */
+    const int blocks = PHASE_TAPS > 0 ? END_STEP - FIRST_STEP : 0;
+    const int runs = blocks * RUNS;
+    const int steps = blocks * TAPS;
     const bool copies = get_local_id(0) == 0;
     UNROLL
     for (int i = 0; i < SUM_REGISTERS; i++) {

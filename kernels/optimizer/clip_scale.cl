@@ -3,7 +3,8 @@
  *   clip_scale = min(1, clip_norm / (sqrt(sum of the partial sums) + 1e-6))
  *
  * With HAS_LOSS_SCALE the gradients are those of loss_scale times the losses, and clip_scale divides by it. Where they
- * are not finite, the step is left out and the scale shrinks; after INTERVAL steps in a row that are not, it grows.
+ * are not finite, the step is left out and the scale shrinks, down to LEAST_SCALE; after INTERVAL steps in a row that
+ * are not, it grows.
  * Once the loss itself is not finite, nothing is changed.
  *
  * Arrays:
@@ -18,6 +19,7 @@
  *   GROWTH          what the scale is multiplied by
  *   BACKOFF         the same for a step that is left out
  *   INTERVAL
+ *   LEAST_SCALE
  * Global:
  *   width  1
  */
@@ -36,7 +38,7 @@ __kernel void optimizer_clip_scale(READ_ARRAY(real_t, clip_partials), WRITE_ARRA
     if (isfinite(ARRAY(totals)[0])) {
         const real_t steps = isfinite(norm) ? ARRAY(loss_scale)[1] + 1 : 0;
         const real_t next = factor * (!isfinite(norm) ? BACKOFF : steps < INTERVAL ? 1 : GROWTH);
-        ARRAY(loss_scale)[0] = isfinite(next) ? next : factor;
+        ARRAY(loss_scale)[0] = isfinite(next) && next >= LEAST_SCALE ? next : factor;
         ARRAY(loss_scale)[1] = steps < INTERVAL ? steps : 0;
     }
     if (!isfinite(norm)) {

@@ -55,12 +55,14 @@ def test_exact_products(device: Device, small_tiles: None, case: str, precision:
         assert not any("tensor" in call.kernel for call in run.calls[phase])
 
 
-def test_splits(device: Device, small_tiles: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", ["odd", "phases without taps", "stride over the filter"])
+def test_splits(device: Device, small_tiles: None, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_splits(monkeypatch, 3)
-    report = exact(device, *CASES["odd"], ["tight"], fused=("sigmoid",), tuning=tuning())
+    report = exact(device, *CASES[case], ["tight"], fused=("sigmoid",), tuning=tuning())
     for run in report.runs.values():
-        splits = [call.macros["SPLITS"] for calls in run.calls.values() for call in calls if "SPLITS" in call.macros]
-        assert set(splits) == {3}
+        products = [call for calls in run.calls.values() for call in calls if call.kernel.endswith("_cells")]
+        splits = {call.kernel: call.macros["SPLITS"] for call in products if "SPLITS" in call.macros}
+        assert set(splits.values()) == {3}, splits
 
 
 @pytest.mark.parametrize("tile", [*TILES, *WEIGHT_TILES], ids=str)
@@ -95,6 +97,22 @@ def test_error(device: Device, small_tiles: None, precision: str) -> None:
         assert (error <= 2 * ROUNDING[precision] * bound + 1e-5).all()
         # Rounded to the nearest, errors are random, and far below their bound; fp32 would be far below this again.
         assert ROUNDING[precision] / 16 < np.sqrt((error**2).mean()) / np.sqrt((wanted**2).mean()) < ROUNDING[precision]
+
+
+@pytest.mark.parametrize(
+    "case", [(Conv2D(8, 2, 2, padding=1), Shape(8, 14, 14)), (Conv2D(8, 1, padding=1), Shape(8, 5, 5))]
+)
+def test_all_that_is_read_is_there(case: tuple[Conv2D, Shape]) -> None:
+    """The last tile's run ends within the cells, whatever the first shift."""
+    for direction in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS):
+        for item in cells.Cells.candidates(plain(*case, 3, direction)):
+            assert isinstance(item, cells.Cells)
+            positions = 3 * item.sample_positions
+            tile = item.tile.depth if item.of_weights else item.tile.columns
+            for _, span, first in item.tables:
+                last = -(-positions // tile) * tile + item.lead + first + span
+                assert item.lead + first >= 0
+                assert last <= item.lead + positions + item.tail
 
 
 def test_what_has_no_room_is_no_candidate() -> None:

@@ -219,6 +219,22 @@ def test_overflow_leaves_steps_out(device: Device) -> None:
         np.testing.assert_allclose(found[name], values, rtol=3e-3, atol=1e-3 * np.abs(values).max(), err_msg=name)
 
 
+def test_gradients_that_no_scale_makes_finite(device: Device) -> None:
+    """The scale stops where it is an error, which the next step of one's own says, and the end of an epoch of fit."""
+    model = bn.Sequential([layers.Input(3), layers.Dense(5)])
+    step = step_of(device, model, optimizer=bn.optimizers.SGD(0.1))
+    elements = step.parameters.table.trainable_elements
+    begin = step.device.memory.read(step.parameters.buffer, elements)
+    for _ in range(40):
+        step.device.memory.write(step.executor.buffers["gradients"], np.full(elements, np.inf, np.float32))
+        step.update(0.1)
+    assert step.loss_scale.value() == 2.0**-15
+    np.testing.assert_array_equal(step.device.memory.read(step.parameters.buffer, elements), begin)
+    rule = r"the gradients must be finite in some steps, at some loss scale\. Received step=3, loss_scale=.*bf16"
+    with pytest.raises(TrainingError, match=rule):
+        step.loss_scale.check(step=3)
+
+
 def test_lookahead_goes_nowhere_back_in_a_step_that_is_left_out(device: Device) -> None:
     model = bn.Sequential([layers.Input(3), layers.Dense(5)])
     step = step_of(device, model, optimizer=bn.optimizers.SGD(0.1, lookahead=2))
