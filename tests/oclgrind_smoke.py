@@ -379,7 +379,7 @@ def cases(
     # Generated kernels have vectors however few lanes others may have.
     known = {name: item for name, item in IMPLEMENTATIONS.items() if name != "compiled" or not lanes}
     for name, item in known.items():
-        precision = "tf32" if name == "tensor" else "fp32"
+        precision = item.precisions[-1]
         for kind, variant in product(kinds_of(item)[:most], item.variants[:most]):
             settings: Any = {"only": {variant}, "compute_units": 2, "precision": precision}
             for seed, (arrangement, storage) in enumerate(ways[:most]):
@@ -428,7 +428,7 @@ def cases(
         for name, item in IMPLEMENTATIONS.items():
             for kind in kinds_of(item):
                 if missed():
-                    yield limited(kind, limits, only={name}, precision="tf32" if name == "tensor" else "fp32")
+                    yield limited(kind, limits, only={name}, precision=item.precisions[-1])
 
     for call in compared_calls(others()):
         if call.source.name in missed():

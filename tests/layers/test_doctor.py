@@ -237,15 +237,29 @@ def test_steps_are_right(device: Device) -> None:
 
 #: What is checked, the kernel that is wrong, what of it is replaced by what, the verdict, and where it is seen.
 WRONG_STEPS = [
-    ("CrossEntropy", "loss/cross_entropy", "divisor, group", "divisor * 1.001f, group", "wrong", "gradient of conv/"),
-    ("Huber", "loss/huber", "divisor, group", "divisor * 1.001f, group", "wrong", "gradient of conv/"),
+    (
+        "CrossEntropy",
+        "loss/cross_entropy",
+        "DELTA_DIVISOR, group",
+        "DELTA_DIVISOR * 1.001f, group",
+        "wrong",
+        "gradient of conv/",
+    ),
+    ("Huber", "loss/huber", "DELTA_DIVISOR, group", "DELTA_DIVISOR * 1.001f, group", "wrong", "gradient of conv/"),
     ("sample weights", "loss/cross_entropy", "ARRAY(sample_weights)", "ARRAY(class_weights)", "wrong", ""),
     ("SGD", "optimizer/clip_scale", "ARRAY(clip_scale)", "1.001f + 0 * ARRAY(clip_scale)", "not built", "must build"),
     ("AdamW", "optimizer/adam", "parameter - step_size", "parameter - 1.01f * step_size", "wrong", "conv/"),
     ("Dropout", "dropout/backward", '#include "dropout/drop.h"', "{include}", "wrong", "gradient of conv/"),
     ("augmentation", "input/augmented", "0.299f", "0.31f", "wrong", "gradient of conv/weight"),
     ("MeanSquaredError", "loss/mean_squared_error", "group[LOCAL_WIDTH];", "{stray}", "stray write", "every halo cell"),
-    ("Expression", "loss/expression", "= weight / divisor", "= 1.01f * weight / divisor", "wrong", "gradient of conv"),
+    (
+        "Expression",
+        "loss/expression",
+        "= weight / DELTA_DIVISOR",
+        "= 1.01f * weight / DELTA_DIVISOR",
+        "wrong",
+        "gradient of conv",
+    ),
     ("Mixup", "input/augmented", "part * ((value)", "0.99f * part * ((value)", "wrong", "gradient of conv/weight"),
     ("CutMix", "input/augmented", "? (value)", "? 1.01f * (value)", "wrong", "gradient of conv/weight"),
     ("sum of batches", "optimizer/accumulate", "(before +", "(0.99f * before +", "wrong", "gradient of conv/"),
@@ -253,7 +267,7 @@ WRONG_STEPS = [
     ("sum of shards' batches", "optimizer/finish_sum", "(scale *", "(1.01f * scale *", "wrong", ""),
     ("average of weights", "optimizer/average", "+ rate *", "+ 0.9f * rate *", "wrong", "average of "),
     ("average of weights", "optimizer/average", "ARRAY(parameters)[i];", "0;", "wrong", "average of norm/running_"),
-    ("Expression", "loss/expression", "= weight / divisor", "{unset}", "wrong", "is not a number"),
+    ("Expression", "loss/expression", "= weight / DELTA_DIVISOR", "{unset}", "wrong", "is not a number"),
     (
         "average of weights",
         "optimizer/average",
@@ -266,7 +280,7 @@ WRONG_STEPS = [
 ]
 PIECES = {
     "{include}": '#undef SCALE\n#define SCALE 1.001f\n#include "dropout/drop.h"',
-    "{unset}": "= weight / divisor + 0 * ARRAY(loss_deltas)[n]",
+    "{unset}": "= weight / DELTA_DIVISOR + 0 * ARRAY(loss_deltas)[n]",
     "{before}": "parameters)[i];\n        ARRAY(average)[ELEMENTS + 4096] = 1;",
     "{behind}": "output[BLOB_INDEX(OUTPUT, count, 0, 0, 0) + 4096] = 1;\n    FOR_PLANES",
     "{stray}": "group[LOCAL_WIDTH];\n    if (get_global_id(0) == 0) { output_delta[0] = 1; }",
