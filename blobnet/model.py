@@ -226,7 +226,8 @@ class Model:
             input: the name of the input, where there are several.
 
         Raises:
-            OptionError: a mean that is not finite, a deviation that is not above 0, or there is no such input.
+            OptionError: a mean that is not finite, a deviation that is not above 0, or there is no such input. Or an
+                Embedding reads whole numbers there, and none would stay whole.
             ShapeError: neither one number nor one for each unit.
         """
         self.set_weights(_normalization(self.graph, mean, deviation, input))
@@ -1208,6 +1209,10 @@ def _normalization(
         rule = "input must name one of the model's inputs"
         raise OptionError("set_normalization", rule, input=input, inputs=", ".join(names))
     vertex = network.input if input is None else network.inputs[input]
+    if network.holds_numbers(vertex) and not ((means % 1 == 0) & (deviations == 1)).any():
+        rule = "an Embedding reads this input, whose numbers must stay whole"
+        hint = "leave this out: such an input needs no normalization."
+        raise OptionError("set_normalization", rule, input=vertex.name, hint=hint)
     given = {vertex.parameter("mean"): means, vertex.parameter("deviation"): deviations}
     units = vertex.shape.units
     return {name: np.full(units, one, np.float32) if not one.ndim else one for name, one in given.items()}

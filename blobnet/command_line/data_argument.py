@@ -226,16 +226,27 @@ def check_input(model: Model, data: Dataset, options: argparse.Namespace) -> Non
         raise DataError(data.name, rule, sample=data.shape, input=wanted, hint=hint)
 
 
+def normalize(model: Model, statistics: Any) -> None:
+    """Sets the mean and deviation of the model's input, or of several by their names, but where it takes numbers."""
+    for name, own in _by_input(model, statistics).items():
+        if not model.graph.holds_numbers(model.graph.inputs[name]):
+            model.set_normalization(*own, input=name)
+
+
 def was_trained_on(model: Model, data: Dataset | NamedDataset) -> bool:
     """Return True if a model normalises by the statistics of a training split, as after a training on it."""
-    found = data.statistics()
-    by_input = found if isinstance(found, Mapping) else {next(iter(model.graph.inputs)): found}
+    graph = model.graph
     pairs = [
-        (model.weights[model.graph.inputs[name].parameter(kind)], own)
-        for name, statistics in by_input.items()
+        (model.weights[graph.inputs[name].parameter(kind)], own)
+        for name, statistics in _by_input(model, data.statistics()).items()
         for kind, own in zip(("mean", "deviation"), statistics, strict=True)
+        if not graph.holds_numbers(graph.inputs[name])
     ]
     return all(np.allclose(theirs, own, rtol=1e-5, atol=1e-6) for theirs, own in pairs)
+
+
+def _by_input(model: Model, statistics: Any) -> Mapping[str, Any]:
+    return statistics if isinstance(statistics, Mapping) else {next(iter(model.graph.inputs)): statistics}
 
 
 def check_output(model: Model, data: Dataset) -> None:

@@ -13,6 +13,7 @@ from blobnet.command_line.data_argument import (
     check_output,
     evaluation_loss,
     load_plain_dataset,
+    normalize,
 )
 from blobnet.command_line.model_argument import find_model, is_model_file, open_model
 from blobnet.device.device import Device
@@ -31,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
         assert source is not None
         outputs = data.classes or math.prod(data.train.y.shape[1:])
         model = source.build(data.shape, outputs, data.class_names, options.seed)
-        model.set_normalization(*data.statistics())
+        normalize(model, data.statistics())
     else:
         model = loaded
     check_input(model, data, options)

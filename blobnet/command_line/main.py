@@ -304,6 +304,8 @@ def _run(arguments: Sequence[str]) -> int:
         _check_train(command, options)
     elif options.command == "bench":
         _check_bench(command, options)
+    elif options.command == "predict" and options.score is not None and not options.boxes:
+        command.error("--score needs --boxes")
     with at_once():
         run = importlib.import_module(f"blobnet.command_line.{options.command.replace('-', '_')}").run
         parallel = importlib.import_module("blobnet.parallel.world")

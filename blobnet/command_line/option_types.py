@@ -61,6 +61,12 @@ def fraction(text: str) -> float:
     return value if 0 < value < 1 else _fail("a number above 0 and below 1", text)
 
 
+def share(text: str) -> float:
+    """A float from 0 to 1."""
+    value = number(text)
+    return value if 0 <= value <= 1 else _fail("a number from 0 to 1", text)
+
+
 def names(text: str) -> tuple[str, ...]:
     """``age,height``."""
     found = tuple(name.strip() for name in text.split(","))

@@ -316,7 +316,7 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "mistakes": {"action": "append", "default": []},
     "images": {"nargs": "+"},
     "top": {"default": 1},
-    "score": {"default": 0.3},
+    "score": {"type": option_types.share},
     "limit": {"default": 60},
     "bench what": {"choices": ("conv", "layer", "model", "fit")},
     "compile model": {"choices": ("seed",)},

@@ -45,6 +45,9 @@ from blobnet.training.arguments import losses_for
 #: Pictures that are read and predicted at a time, at most, and values of theirs or of answers.
 _CHUNK, _CHUNK_ELEMENTS = 256, 1 << 26
 
+#: The least score of a box, unless --score says it.
+_LEAST = 0.3
+
 #: Writes an answer.
 _Writer: TypeAlias = Callable[["_Answer"], None]
 
@@ -408,11 +411,13 @@ def _place(path: Path) -> Path:
 def _write_boxes(batches: Iterable[_Batch], options: argparse.Namespace, model: Model) -> int:
     """Draws boxes over the pictures, and lists them in pixels; how many pictures there are."""
     listed, size = [], model.graph.input.shape.sizes
+    least = _LEAST if options.score is None else options.score
     for samples, (outputs,) in batches:
         for (each, number), found in zip(samples, boxes_of(outputs), strict=True):
             height, width = size if each.samples is not None else image_size(each.name)
             boxes = []
-            for kind, score, *sides in found[found[:, 1] >= options.score].tolist():
+            # What is no peak has the score 0.
+            for kind, score, *sides in found[(found[:, 1] > 0) & (found[:, 1] >= least)].tolist():
                 name = model.class_names[int(kind)] if model.class_names else str(int(kind))
                 pixels = [round(side * length, 2) for side, length in zip(sides, (width, height) * 2, strict=True)]
                 boxes.append({"class": name, "number": int(kind), "score": round(score, 6), "box": pixels})

@@ -21,6 +21,7 @@ from blobnet.command_line.data_argument import (
     evaluation_losses,
     load_dataset,
     load_plain_dataset,
+    normalize,
 )
 from blobnet.command_line.model_argument import (
     build_or_load,
@@ -123,8 +124,8 @@ def _on_data(options: argparse.Namespace) -> tuple[Model, Dataset | NamedDataset
         else:
             model = find_model(options.what).build_by_name(given.shapes, given.classes, (), options.seed)
             data = dataset_for(model, given)
-            for name, x in data.train.x.items():
-                model.set_normalization(*statistics(source_of(x, name), options.seed), input=name)
+            found = {name: statistics(source_of(x, name), options.seed) for name, x in data.train.x.items()}
+            normalize(model, found)
         return model, data, to_dict(model.graph.outputs, evaluation_losses(model, data))
     model = model or _new_model(options, given)
     check_input(model, given, options)
@@ -137,7 +138,7 @@ def _new_model(options: argparse.Namespace, data: Dataset) -> Model:
     model = find_model(options.what).build(
         data.shape, data.classes or math.prod(data.train.y.shape[1:]), (), options.seed
     )
-    model.set_normalization(*statistics(source_of(data.train.x, data.name), options.seed))
+    normalize(model, statistics(source_of(data.train.x, data.name), options.seed))
     return model
 
 

@@ -38,6 +38,7 @@ from blobnet.command_line.data_argument import (
     loss_of_boxes,
     losses_of,
     metrics_for,
+    normalize,
     target_loss,
     with_targets_of,
 )
@@ -364,7 +365,7 @@ def _prepared(options: argparse.Namespace, source: _Source, given: Dataset) -> _
     _note_lost_classes(data, held_out)
     # What pretrained weights were trained on were pixels.
     if not (isinstance(source, transfer.PretrainedSource) and source.normalizes and data.train.x.dtype == np.uint8):
-        model.set_normalization(*data.statistics())
+        normalize(model, data.statistics())
     if data.target_names and not data.has_several:
         _start_at_means(model, anew, data)
     return model, anew, loss, data, held_out
@@ -387,8 +388,7 @@ def _prepared_by_name(options: argparse.Namespace, source: _Source, given: Named
     model, anew = transfer.build_by_name(options, source, given)
     data, held_out = _held_out(options, dataset_for(model, given))
     loss = _losses(options, model, data)
-    for name, statistics in data.statistics().items():
-        model.set_normalization(*statistics, input=name)
+    normalize(model, data.statistics())
     return model, anew, loss, data, held_out
 
 

@@ -352,6 +352,12 @@ class Layer(_Checks, metaclass=Explained):
     #: Whether samples enter a network by this layer.
     takes_samples: ClassVar[bool] = False
 
+    #: Whether values that the layer reads are numbers of things, which must stay as they are: no statistics fit them.
+    takes_numbers: ClassVar[bool] = False
+
+    #: Whether the output holds values of the inputs as they are, in other places.
+    moves_values: ClassVar[bool] = False
+
     #: Whether the layer reads a sample of any shape as one flat vector.
     flattens_input: ClassVar[bool] = False
 

@@ -37,6 +37,7 @@ class Embedding(ContractionLayer):
     units: int
     initializer: str = "fan_in_uniform"
     sized_by: ClassVar[str] = "units"
+    takes_numbers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -127,6 +127,7 @@ class Concat(Layer):
     """The inputs' units one after the other; all inputs have the same axes otherwise."""
 
     arity: ClassVar[tuple[int, int | None]] = (1, None)
+    moves_values: ClassVar[bool] = True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         same = all(shape.sizes == inputs[0].sizes for shape in inputs)
@@ -152,6 +153,7 @@ class Concat(Layer):
 class Flatten(Layer):
     """All values of a sample as one row of units, in the order (unit[, z], y, x)."""
 
+    moves_values: ClassVar[bool] = True
     elementwise: ClassVar[bool] = True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:

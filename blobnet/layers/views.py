@@ -31,6 +31,7 @@ class Reshape(Layer):
     """
 
     shape: Sequence[int]
+    moves_values: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,6 +71,7 @@ class Permute(ContractionLayer):
     """
 
     order: Sequence[int]
+    moves_values: ClassVar[bool] = True
     keeps_inputs: ClassVar[bool] = False
     copy_reason: ClassVar[str] = "axes in another order"
 
@@ -96,6 +98,7 @@ class Interleave(ContractionLayer):
     """
 
     arity: ClassVar[tuple[int, int | None]] = (2, 2)
+    moves_values: ClassVar[bool] = True
     keeps_inputs: ClassVar[bool] = False
     copy_reason: ClassVar[str] = "units in another order"
 
@@ -121,6 +124,7 @@ class Pad(ContractionLayer):
     """
 
     padding: int | Sequence[int | Sequence[int]]
+    moves_values: ClassVar[bool] = True
     keeps_inputs: ClassVar[bool] = False
     copy_reason: ClassVar[str] = "zeros around the planes"
 
@@ -163,6 +167,7 @@ class Slice(ContractionLayer):
     """
 
     ranges: Sequence[Sequence[int | None] | None]
+    moves_values: ClassVar[bool] = True
     keeps_inputs: ClassVar[bool] = False
     copy_reason: ClassVar[str] = "planes cut, left out or taken twice"
 

@@ -103,6 +103,14 @@ class Graph:
         """Return True if a vertex, by its number, is an output of the network."""
         return any(index == output for _, output in self.exits)
 
+    def holds_numbers(self, vertex: Vertex) -> bool:
+        """Return True if a layer behind ``vertex`` takes its values, at most moved, as numbers of things."""
+        readers = (self.vertices[index] for index in self.readers[vertex.index])
+        return any(
+            reader.layer.takes_numbers or (reader.layer.moves_values and self.holds_numbers(reader))
+            for reader in readers
+        )
+
     def places(self, vertex: Vertex) -> int:
         """Return the number of places of the layer of ``vertex``."""
         return self._places[str(vertex.layer.name)]

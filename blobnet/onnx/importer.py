@@ -128,7 +128,11 @@ def _loaded(
     found = imported.model(tensors)
     for entered, name in zip(imported.entered, found.graph.inputs, strict=True):
         if entered in normalized:
-            found.set_normalization(*normalized[entered], input=name)
+            # What the file says counts, also where an Embedding reads it.
+            entry, parts = found.graph.inputs[name], ("mean", "deviation")
+            found.set_weights(
+                {entry.parameter(part): own for part, own in zip(parts, normalized[entered], strict=True)}
+            )
     trained = {name.rpartition("/")[0] for name in found.graph.trainable}
     if copied := [group for group in imported.copied() if trained.intersection(group)]:
         rule = "layers with copies of one array of the file train apart, since their nodes use it in different ways"

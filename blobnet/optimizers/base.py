@@ -47,7 +47,7 @@ _MIN_EPSILON = 1e-30
 #: What weight decay applies to.
 WEIGHTS, ALL = DECAYS = "weights", "all"
 #: Parameters as they were when lookahead last went back.
-_SLOW = "slow"
+SLOW = "slow"
 #: Places in HYPERPARAMETERS: what lookahead does in a step, and the bound of clipping by value.
 _LOOKS, _CLIP_VALUE = 6, 7
 #: Options that files do not say where they are as ever.
@@ -174,7 +174,7 @@ class Optimizer(Kind):
     def state_slots(self) -> tuple[str, ...]:
         """Vectors that the optimizer keeps from step to step, one value for each trainable element."""
         slots = tuple(slot for slot in self._roles().values() if slot)
-        return slots if self.lookahead is None else (*slots, _SLOW)
+        return slots if self.lookahead is None else (*slots, SLOW)
 
     @abstractmethod
     def _roles(self) -> dict[str, str | None]:
@@ -249,7 +249,7 @@ class Optimizer(Kind):
             model,
             arrays={
                 "PARAMETERS": _array("parameters", elements),
-                "SLOW": _array(self.storage(_SLOW), elements),
+                "SLOW": _array(self.storage(SLOW), elements),
                 "HYPERPARAMETERS": hyperparameters,
                 "CLIP_SCALE": hyperparameters,
                 "TOTALS": _array("totals", 1),

@@ -62,7 +62,7 @@ def note_scale(
     """Warns where samples of an input have another scale than those that the model was made, or fits, for."""
     mean, deviation = (weights[entry.parameter(part)].astype(np.float64) for part in ("mean", "deviation"))
     is_plain = not mean.any() and (deviation == 1).all()
-    if is_plain and not training:
+    if (is_plain and not training) or graph.holds_numbers(entry):
         return
     rows = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(np.int64))
     samples = np.empty((len(rows), *source.shape[1:]), source.dtype)

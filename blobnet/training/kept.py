@@ -14,6 +14,7 @@ from blobnet.losses.base import LOSS_SCALE, LOSS_SCALE_ELEMENTS
 from blobnet.memory.blob import FLOAT32, FloatArray
 from blobnet.network.parameters import DeviceParameters
 from blobnet.optimizers import Optimizer
+from blobnet.optimizers.base import SLOW
 
 
 class Place(NamedTuple):
@@ -136,6 +137,12 @@ class StepState:
         self._slots = {slot: Place(memory[optimizer.storage(slot)], size) for slot in optimizer.state_slots}
         if LOSS_SCALE in memory:
             self._slots[_SCALE] = Place(memory[LOSS_SCALE], LOSS_SCALE_ELEMENTS)
+
+    def start_anew(self) -> None:
+        """Has lookahead take the parameters as they are for those that it goes back to."""
+        if SLOW in self._slots:
+            slow = self._slots[SLOW]
+            self._device.memory.copy(self._parameters.buffer, slow.buffer, size=FLOAT32.itemsize * slow.elements)
 
     def weights(self) -> KeptArrays:
         """The arrays of the result by name, as they are now: see KeptArrays."""

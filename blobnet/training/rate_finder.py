@@ -15,8 +15,8 @@ from blobnet.support.checks import check_count, check_number
 _SUBJECT = "find_learning_rate"
 #: How much of the mean loss a step keeps, and at how many times the least mean loss the search ends.
 _KEPT, _EXPLODED = 0.98, 4.0
-#: Steps at the end that no suggestion looks at, and the least that one is made of.
-_LAST, _FEWEST = 5, 8
+#: Steps at the end that no suggestion looks at, the least that one is made of, and how many of these fall.
+_LAST, _FEWEST, _FALLING = 5, 8, 3
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def find_learning_rate(  # noqa: PLR0913
 
     Args:
         model: the model.
-        x: samples in an array.
-        y: labels or targets in an array.
+        x: samples in an array or a list.
+        y: labels or targets in an array or a list.
         first: the learning rate of the first step, above 0.
         last: that of the last one, above ``first``.
         steps: how many, unless the loss explodes.
@@ -66,9 +66,9 @@ def find_learning_rate(  # noqa: PLR0913
     Raises:
         OptionError: a number out of its range.
         DataError: there are fewer samples than labels, or none.
-        TrainingError: the loss exploded at once, and there is nothing to suggest.
+        TrainingError: the loss exploded at once, or never fell, and there is nothing to suggest.
     """
-    _check(first, last, steps, batch_size, len(x), len(y))
+    x, y = _checked(first, last, steps, batch_size, x, y)
     size = min(batch_size, len(x))
     order = np.random.default_rng(seed)
     batches = (part for _ in range(steps) for part in _parts(order.permutation(len(x)), size))
@@ -96,15 +96,18 @@ def find_learning_rate(  # noqa: PLR0913
     return RateSearch(np.array(rates), np.array(losses), _valley(rates, losses))
 
 
-def _check(first: float, last: float, steps: int, batch_size: int, samples: int, labels: int) -> None:
-    if samples != labels or not samples:
-        raise DataError(_SUBJECT, "there must be a label for each sample", samples=samples, labels=labels)
+def _checked(first: float, last: float, steps: int, batch_size: int, x: Any, y: Any) -> tuple[Any, Any]:
+    """Return the samples and labels, those of lists as arrays."""
+    if len(x) != len(y) or not len(x):
+        raise DataError(_SUBJECT, "there must be a label for each sample", samples=len(x), labels=len(y))
     check_number(_SUBJECT, "first", first, above=0)
     check_number(_SUBJECT, "last", last, above=first)
     check_count(_SUBJECT, "steps", steps)
     check_count(_SUBJECT, "batch_size", batch_size)
     if steps < 2 * _FEWEST:
         raise OptionError(_SUBJECT, f"steps must be at least {2 * _FEWEST}", steps=steps)
+    x, y = (np.asarray(each) if isinstance(each, list | tuple) else each for each in (x, y))
+    return x, y
 
 
 def _parts(order: npt.NDArray[np.int64], size: int) -> list[npt.NDArray[np.int64]]:
@@ -116,13 +119,13 @@ def _valley(rates: list[float], losses: list[float]) -> float:
     """Return the rate in the middle of the middle third of the longest falling sequence of losses."""
     begin = len(losses) // 10
     rates, losses = rates[begin:-_LAST], losses[begin:-_LAST]
-    if len(losses) < _FEWEST:
-        rule, hint = "the loss must fall before it explodes", "begin with a smaller first rate, or take more steps."
-        raise TrainingError(_SUBJECT, rule, steps=len(losses), hint=hint)
     longest = np.ones(len(losses), int)
     for place in range(1, len(losses)):
         falling = longest[:place][np.array(losses[:place]) > losses[place]]
         longest[place] += falling.max(initial=0)
+    if len(losses) < _FEWEST or longest.max() < _FALLING:
+        rule, hint = "the loss must fall before it explodes", "begin with a smaller first rate, or take more steps."
+        raise TrainingError(_SUBJECT, rule, steps=len(losses), hint=hint)
     end = int(longest.argmax())
     start = end - int(longest[end])
     third = (end - start) / 3

@@ -328,6 +328,7 @@ class StepByStep:
             raise OptionError("restore", rule, names=", ".join(state), hint="numpy.load gives back what savez wrote.")
         self._restored = {name: np.array(values) for name, values in state.items()}
         if self._made is not None:
+            self._take_weights("restore")  # They would set back a part of the state later.
             self._take_restored(self._made)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -351,6 +352,7 @@ class StepByStep:
         if weights is not self._written:
             for parameters in {self._step.parameters, self._step.result}:
                 parameters.write(weights)
+            self._step.state.start_anew()
             self._written = weights
 
     def _take_restored(self, step: TrainingStep) -> None:

@@ -98,6 +98,10 @@ def test_predict(run, boxes: bn.Model, tmp_path: Path) -> None:
         assert (before != after).any() == bool(row["boxes"])
         count += len(found)
     assert count > 3
+    assert run("predict", "boxes.h5", "scenes", "--boxes", "all", "--score", 0).status == 0
+    scores = [box["score"] for row in json.loads(Path("all/boxes.json").read_text()) for box in row["boxes"]]
+    assert len(scores) > count
+    assert min(scores) > 0  # What is no peak is no box.
 
 
 def masks() -> bn.Model:

@@ -379,3 +379,28 @@ def test_endings_are_names_where_there_is_no_split(run) -> None:
     run_on = read_named(Path("texts.npz")).dataset(["a"], ["b"]).train.x["a"]
     with pytest.raises(DataError, match=r"texts: x must hold real numbers"):
         source.source_of(run_on, "texts")
+
+
+def test_numbers_for_an_embedding_stay_as_they_are(run) -> None:
+    """Train, lr-find and show take no statistics of them, and the network learns which number comes first."""
+    text = """
+import blobnet as bn
+from blobnet import layers
+
+def words(input_shape=(4,), classes=6):
+    behind = [layers.Embedding(6, 8), layers.Flatten(), layers.Dense(classes)]
+    return bn.Sequential([layers.Input(*input_shape), *behind])
+"""
+    Path("words.py").write_text(text)
+    x = np.random.default_rng(0).integers(0, 6, (200, 4)).astype(np.float32)
+    np.savez("words.npz", x=x, y=x[:, 0].astype(np.int64))
+    data = ["words.py:words", "--dataset", "words.npz"]
+    trained = run("train", *data, "--epochs", 20, "--learning-rate", "0.05", "--output", "words.h5")
+    assert trained.status == 0, trained.err
+    assert "normalised" not in trained.err
+    model = bn.load("words.h5")
+    assert (model.weights["input_1/mean"] == 0).all()
+    assert (model.predict(x).argmax(axis=1) == x[:, 0]).mean() > 0.99
+    for command in (["lr-find", *data, "--steps", 60], ["show", *data, "--plot", "words.png"]):
+        done = run(*command)
+        assert done.status == 0, done.err

@@ -64,6 +64,11 @@ COUNT, POSITIVE = "it must be a whole number of at least 1", "a number above 0 a
         ([*DIGITS, "--precision", "tf33"], "argument --precision: unknown name 'tf33': did you mean 'tf32' or 'fp32'?"),
         ([*DIGITS, "--schedule", "cos"], "argument --schedule: unknown name 'cos': did you mean 'cosine'"),
         ([*DIGITS, "--resume", "--overwrite"], "argument --overwrite: not allowed with argument --resume"),
+        (["predict", "a.h5", "a.png", "--score", "0.5"], "--score needs --boxes"),
+        (
+            ["predict", "a.h5", "a.png", "--boxes", "b", "--score", "7"],
+            "argument --score: it must be a number from 0 to 1, not '7'",
+        ),
         ([*DIGITS, "--momentum", "0.9"], "--momentum needs --optimizer sgd, muon or rmsprop"),
         ([*DIGITS, "--schedule", "one-cycle", "--warmup-epochs", "1"], "--warmup-epochs needs another --schedule than"),
         ([*DIGITS, "--step-epochs", "1"], "--step-epochs needs --schedule step"),

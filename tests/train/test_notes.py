@@ -69,6 +69,24 @@ def test_large_samples_without_normalization(device: Device) -> None:
         model().predict(PICTURES, device=device)  # Weights may have been made for these.
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_numbers_for_an_embedding_stay_as_they_are(device: Device, moved: bool) -> None:
+    movers = (layers.Slice(((0, 8),)), layers.Reshape((1, 8))) if moved else ()
+    behind = (*movers, layers.Embedding(50, 4), layers.Flatten(), layers.Dense(3))
+    made = bn.Sequential([layers.Input(9 if moved else 8), *behind])
+    x = RANDOM.integers(0, 50, (30, 9 if moved else 8)).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(made, x, device)
+    said = r"^set_normalization: an Embedding reads this input, whose numbers must stay whole.*Hint: leave this out"
+    with pytest.raises(bn.errors.OptionError, match=said):
+        made.set_normalization(x.mean(), x.std())
+    made.set_normalization(1, 1)  # Numbers from 1 on.
+    assert not bn.Sequential([layers.Input(8), layers.Dense(8), layers.Embedding(50, 4)]).graph.holds_numbers(
+        made.graph.vertices[0]
+    )
+
+
 @pytest.mark.parametrize(("last", "loss"), [("softmax", "cross_entropy"), ("sigmoid", "bce")])
 def test_probabilities_where_logits_belong(device: Device, last: str, loss: str) -> None:
     x = (PICTURES / 255).astype(np.float32)

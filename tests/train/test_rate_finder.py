@@ -52,6 +52,21 @@ def test_the_suggestion_is_fastais(seed: int) -> None:
     assert rate_finder._valley(rates, losses) == published_valley(rates, losses)
 
 
+def test_losses_that_never_fall_suggest_nothing() -> None:
+    rates, rising = np.geomspace(1e-7, 10, 100).tolist(), np.linspace(1, 2, 100).tolist()
+    with pytest.raises(TrainingError, match=r"^find_learning_rate: the loss must fall before it explodes"):
+        rate_finder._valley(rates, rising)
+    rising[50] = 0.5  # One dip is no valley.
+    with pytest.raises(TrainingError, match="the loss must fall"):
+        rate_finder._valley(rates, rising)
+
+
+def test_lists_are_arrays(device: Device) -> None:
+    settings: dict[str, Any] = {"optimizer": SGD(), "loss": "mse", "device": device, "steps": 20, "last": 1e-2}
+    found, wanted = (bn.find_learning_rate(line(), x, y, **settings) for x, y in ((X.tolist(), Y.tolist()), (X, Y)))
+    np.testing.assert_array_equal(found.losses, wanted.losses)
+
+
 def test_the_losses_are_those_of_gradient_descent(device: Device) -> None:
     """Against float64: the mean squared error of a line, at each rate, until it explodes; the model stays as it was."""
     model = line()

@@ -212,6 +212,32 @@ def test_the_state_goes_on(device: Device, tmp_path: Any) -> None:
         np.testing.assert_array_equal(loaded.weights[name], values, err_msg=name)
 
 
+def test_lookahead_goes_back_to_what_was_set(device: Device) -> None:
+    model, (x, y) = small(), batch()
+    step = model.trainer(optimizer=optimizers.SGD(0.1, lookahead=2), device=device)
+
+    def update() -> dict[str, Any]:
+        step.train(x, y)
+        gradients = step.gradients
+        step.update()
+        return gradients
+
+    given = {name: model.weights[name] + 1 for name in update()}
+    model.set_weights(given)
+    for name, gradient in update().items():  # It goes back half of the way from there.
+        wanted = given[name] - 0.5 * 0.1 * gradient
+        np.testing.assert_allclose(model.weights[name], wanted, rtol=1e-5, atol=1e-6, err_msg=name)
+    update()
+    before, state = model.weights, step.state()
+    update()
+    after = model.weights
+    model.set_weights(before)
+    step.restore(state)  # With the parameters that it goes back to.
+    update()
+    for name, values in after.items():
+        np.testing.assert_array_equal(model.weights[name], values, err_msg=name)
+
+
 def test_dropout_differs_from_call_to_call(device: Device) -> None:
     model = bn.Sequential([layers.Input(64), layers.Dropout(0.5)])
     step = model.trainer(loss="mse", device=device)
