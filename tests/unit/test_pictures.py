@@ -531,6 +531,7 @@ def test_formats_of_plug_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, su
     for name in ("2", "3"):
         (tmp_path / "set" / "a" / f"{name}.{suffix}").write_bytes(b"\0\0\0\x1cftyp" + suffix.encode() + bytes(20))
     package = {"pillow_heif": "pillow-heif", "pillow_avif": "pillow-avif-plugin"}[module]
+    image.init()  # What Pillow opens itself would else be noted in what is taken away again.
     with monkeypatch.context() as without:
         for name in [name for name in sys.modules if name.startswith(module)] or [module]:
             without.setitem(sys.modules, name, None)
