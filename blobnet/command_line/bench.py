@@ -71,8 +71,7 @@ def prepare(options: argparse.Namespace) -> None:
     else:
         options.beside = beside_the_tests("single_layers", f"bench {options.what}")
         options.cases = options.beside.find_cases(options)
-    device = options.opened = Device(choose(options.device)).at(options.precision)
-    device = device.at(device.precision, options.storage)
+    device = options.opened = Device(choose(options.device)).at(options.precision, options.storage)
     device.padding = Padding(align=options.align)
     options.samples = options.batch_size or BATCH_SIZES[device.is_host]
     if options.what in _NETWORKS:

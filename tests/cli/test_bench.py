@@ -29,7 +29,7 @@ from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.layers import Conv2D, Dense, initializers
 from blobnet.layers.base import Layer, ParameterSpec
 from blobnet.losses import CrossEntropy
-from blobnet.memory.blob import Shape
+from blobnet.memory.blob import BFLOAT16, FLOAT32, Shape, StorageType
 from blobnet.network.graph import sequential
 from blobnet.planning import make_plan
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
@@ -207,6 +207,21 @@ def test_what_was_measured_is_a_fact_of_the_device(run, monkeypatch) -> None:
     texts = [re.split(" {2,}", line.strip()) for line in run("devices", "--facts").out.splitlines()]
     assert ["flops", "123 GFLOPS", "measured"] in texts
     assert ["bandwidth", "17 GB/s", "measured"] in texts
+
+
+@pytest.mark.parametrize(
+    ("given", "storage", "align"),
+    [
+        (["--storage", "bfloat16"], BFLOAT16, 1),
+        (["--align", "8"], FLOAT32, 8),
+        (["--precision", "bf16"], BFLOAT16, 1),
+    ],
+)
+def test_blobs_are_as_the_options_say(run, monkeypatch, given: list[str], storage: StorageType, align: int) -> None:
+    measured = list[Device]()
+    monkeypatch.setattr(roofline, "measure", lambda device: measured.append(device) or Roofline(100e9, 10e9, 8e9))
+    assert run(*ONE_SHAPE, *given).status == 0
+    assert [(device.storage, device.padding.align) for device in measured] == [(storage, align)]
 
 
 def test_json(run, known_roofline) -> None:
