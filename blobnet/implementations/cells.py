@@ -17,7 +17,7 @@ from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile
 from blobnet.implementations.tiled import Tiled
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, group_size, rounded_up
-from blobnet.launch.kernel_source import Macro
+from blobnet.launch.kernel_source import Macro, table_text
 from blobnet.memory.windows import Pair, PhaseAxis
 
 #: Units of a cell by the type of products; its bytes, and the floats that it is as long as.
@@ -275,7 +275,7 @@ class Cells(Tiled):
         facts |= {"ROW_POSITIONS": self.places.size, "TAIL": self.tail, "RUNS": self.runs, "SPAN": span}
         facts |= {
             "FIRST_SHIFT": first,
-            "TAP_TABLE": _table_text(taps or [(0, 0, 0)]),
+            "TAP_TABLE": table_text(taps or [(0, 0, 0)]),
             "PHASE_TAPS": len(taps),
             "STAGES": self.stages,
         }
@@ -314,7 +314,7 @@ class Cells(Tiled):
         operation, tile = self.operation, self.tile
         deltas, unit_cells = self._cells("delta's cells", 1), self._lists[1] // operation.groups
         facts = {**self.facts(self.phases(operation)[0]), **tile.macros, "DELTAS": deltas, "DELTA_TAIL": tile.depth}
-        facts |= {"BLOCK_TABLE": _table_text(self._tap_blocks), "DELTA_CELLS": unit_cells}
+        facts |= {"BLOCK_TABLE": table_text(self._tap_blocks), "DELTA_CELLS": unit_cells}
         facts |= {"SOURCE_CELLS": self.depth_steps * self.depth_cells}
         tiles = tile.count(operation.units, operation.depth) * len(self._tap_blocks)
         size = GlobalSize(tiles * tile.items, self.splits, operation.groups, per_sample=False)
@@ -323,8 +323,3 @@ class Cells(Tiled):
             self._packed(operation.output, deltas, LEAD=0, TAIL=tile.depth, UNIT_CELLS=unit_cells),
             *operation.summed("weight", self.splits, self.kernel, size, tile.items, **facts),
         ]
-
-
-def _table_text(rows: Sequence[Sequence[int]]) -> str:
-    """Rows of numbers as the initial value of an array in C."""
-    return "{" + ", ".join("{" + ", ".join(map(str, row)) + "}" for row in rows) + "}"

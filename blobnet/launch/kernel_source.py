@@ -296,6 +296,11 @@ def _define(name: str, value: Macro) -> str:
     return f"#define {name}{'' if isinstance(value, Definition) else ' '}{_literal(value)}\n"
 
 
+def table_text(rows: Iterable[Iterable[int]]) -> str:
+    """Return rows of numbers as the initial value of an array in C."""
+    return "{" + ", ".join("{" + ", ".join(map(str, row)) + "}" for row in rows) + "}"
+
+
 def _literal(value: Macro) -> str:
     if isinstance(value, bool):
         return str(int(value))

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from blobnet.launch.kernel_source import Macro
 from blobnet.memory.blob import FloatArray
-from blobnet.optimizers.base import _MIN_EPSILON, Optimizer
+from blobnet.optimizers.base import _MIN_EPSILON, Optimizer, factors_and_rests
 from blobnet.schedules import Schedule
 
 
@@ -41,10 +41,7 @@ class _Moments(Optimizer):
 
     def _macros(self) -> dict[str, Macro]:
         return {
-            "BETA1": float(self.beta1),
-            "ONE_MINUS_BETA1": 1.0 - self.beta1,
-            "BETA2": float(self.beta2),
-            "ONE_MINUS_BETA2": 1.0 - self.beta2,
+            **factors_and_rests(BETA1=self.beta1, BETA2=self.beta2),
             "EPSILON": float(self.epsilon),
             "DECOUPLED": int(self.decoupled),
         }

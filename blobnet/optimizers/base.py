@@ -14,7 +14,7 @@ from blobnet.errors import OptionError
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
-from blobnet.launch.kernel_source import Macro
+from blobnet.launch.kernel_source import Macro, table_text
 from blobnet.losses.base import LOSS_SCALE, LOSS_SCALE_ELEMENTS
 from blobnet.memory.blob import FloatArray
 from blobnet.network.parameters import ParameterGroup, ParameterTable
@@ -36,6 +36,8 @@ CLIP_SCALE = "optimizer clip_scale"
 _CLIP_PARTIALS = "optimizer clip_partials"
 #: The most sums that a sum of squares is split into.
 MAX_PARTIALS = 256
+#: The most pieces that a parameter is cut into.
+MAX_PIECES = 32
 #: Vectors that a CPU's work-item sums in a row, and their lanes.
 _SUM_RUN, _SUM_LANES = 512, 8
 #: Work-items of a work-group, and the most of a launch, on a GPU.
@@ -241,18 +243,18 @@ class Optimizer(Kind):
 
     def _look(self, table: ParameterTable, model: DeviceModel, *, begins: bool) -> KernelCall:
         """The call that keeps the parameters of the start, or goes back where a step is one that does."""
-        elements, hyperparameters = table.trainable_elements, _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT)
-        return _over(
+        elements, hyperparameters = table.trainable_elements, array_of(HYPERPARAMETERS, HYPERPARAMETER_COUNT)
+        return runs_call(
             "optimizer/lookahead",
             f"{self._subject} lookahead",
             elements,
             model,
             arrays={
-                "PARAMETERS": _array("parameters", elements),
-                "SLOW": _array(self.storage(SLOW), elements),
+                "PARAMETERS": array_of("parameters", elements),
+                "SLOW": array_of(self.storage(SLOW), elements),
                 "HYPERPARAMETERS": hyperparameters,
                 "CLIP_SCALE": hyperparameters,
-                "TOTALS": _array("totals", 1),
+                "TOTALS": array_of("totals", 1),
             },
             macros={"BEGINS": int(begins), "PART": float(self.lookahead_part), "HAS_CLIPPING": 0},
         )
@@ -270,16 +272,21 @@ class Optimizer(Kind):
         """Return how many elements at the start of a group decay."""
         return (part.elements if self.decays == ALL else part.decayed_elements) if self.weight_decay else 0
 
+    def _shared(self, hyperparameters: Array) -> dict[str, Array]:
+        """What all steps are told."""
+        scale = array_of(CLIP_SCALE, 1) if self.clip_norm is not None else hyperparameters
+        return {"HYPERPARAMETERS": hyperparameters, "CLIP_SCALE": scale, "TOTALS": array_of("totals", 1)}
+
     def _step(self, part: ParameterGroup, number: int, model: DeviceModel) -> KernelCall:
         def of_part(storage: str) -> Array:
-            return _array(storage, part.elements, part.offset)
+            return array_of(storage, part.elements, part.offset)
 
         gradients = of_part("gradients")
-        hyperparameters = _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT, number * HYPERPARAMETER_COUNT)
+        hyperparameters = array_of(HYPERPARAMETERS, HYPERPARAMETER_COUNT, number * HYPERPARAMETER_COUNT)
         # NOTE: a kernel takes no null array; a role that this optimizer does without is bound to the gradients, and not
         # touched.
         states = {role: of_part(self.storage(slot)) if slot else gradients for role, slot in self._roles().items()}
-        return _over(
+        return runs_call(
             self.kernel,
             f"{self._subject} step",
             part.elements,
@@ -288,15 +295,13 @@ class Optimizer(Kind):
                 "PARAMETERS": of_part("parameters"),
                 "GRADIENTS": gradients,
                 **states,
-                "HYPERPARAMETERS": hyperparameters,
-                "CLIP_SCALE": _array(CLIP_SCALE, 1) if self.clip_norm is not None else hyperparameters,
-                "TOTALS": _array("totals", 1),
+                **self._shared(hyperparameters),
             },
             macros={"DECAYED_ELEMENTS": self.decayed(part), **self._common()},
         )
 
     def _clipping(self, table: ParameterTable, model: DeviceModel, *, scaled: bool) -> list[KernelCall]:
-        gradients, partials = _array("gradients", table.trainable_elements), _array(_CLIP_PARTIALS, MAX_PARTIALS)
+        gradients, partials = array_of("gradients", table.trainable_elements), array_of(_CLIP_PARTIALS, MAX_PARTIALS)
         squares = squares_call(gradients, partials, model, "gradient norm")
         macros: dict[str, Macro] = {
             "PARTIALS": squares.groups,
@@ -306,9 +311,9 @@ class Optimizer(Kind):
         }
         arrays = {
             "CLIP_PARTIALS": partials,
-            "CLIP_SCALE": _array(CLIP_SCALE, 1),
-            "LOSS_SCALE": _array(LOSS_SCALE, LOSS_SCALE_ELEMENTS) if scaled else _array(CLIP_SCALE, 1),
-            "TOTALS": _array("totals", 1),
+            "CLIP_SCALE": array_of(CLIP_SCALE, 1),
+            "LOSS_SCALE": array_of(LOSS_SCALE, LOSS_SCALE_ELEMENTS) if scaled else array_of(CLIP_SCALE, 1),
+            "TOTALS": array_of("totals", 1),
         }
         size = GlobalSize(1, per_sample=False)
         return [squares, KernelCall("optimizer/clip_scale", "gradient clipping", size, arrays=arrays, macros=macros)]
@@ -356,7 +361,7 @@ class _TensorOptimizer(Optimizer):
     @staticmethod
     def pieces(model: DeviceModel) -> int:
         """Return the pieces that a parameter is cut into, which sums follow."""
-        return 32 if model.is_simt else 8
+        return MAX_PIECES if model.is_simt else 8
 
     @abstractmethod
     def row(self, tensor: Tensor) -> Sequence[int]:
@@ -384,23 +389,21 @@ class _TensorOptimizer(Optimizer):
         rows = [self.row(tensor) for tensor in self.tensors(table)]
         group = group_size(model, _GROUP) if model.is_simt else 1
         pieces, elements = self.pieces(model), table.trainable_elements
-        hyperparameters = _array(HYPERPARAMETERS, HYPERPARAMETER_COUNT * len(table.groups))
+        hyperparameters = array_of(HYPERPARAMETERS, HYPERPARAMETER_COUNT * len(table.groups))
         size = pieces * group if width is None else rounded_up(width, group)
         return KernelCall(
             self.kernel,
             label,
             GlobalSize(size, len(rows) if width is None else 1, per_sample=False),
             arrays={
-                "PARAMETERS": _array("parameters", elements),
-                "GRADIENTS": _array("gradients", elements),
-                **{role: _array(self.storage(slot), elements) for role, slot in self._roles().items() if slot},
+                "PARAMETERS": array_of("parameters", elements),
+                "GRADIENTS": array_of("gradients", elements),
+                **{role: array_of(self.storage(slot), elements) for role, slot in self._roles().items() if slot},
                 **arrays,
-                "HYPERPARAMETERS": hyperparameters,
-                "CLIP_SCALE": _array(CLIP_SCALE, 1) if self.clip_norm is not None else hyperparameters,
-                "TOTALS": _array("totals", 1),
+                **self._shared(hyperparameters),
             },
             macros={
-                "TENSORS": ", ".join(f"{{{', '.join(map(str, row))}}}" for row in rows),
+                "TENSORS": table_text(rows),
                 "TENSOR_COUNT": len(rows),
                 "PIECES": pieces,
                 **self._common(),
@@ -411,10 +414,16 @@ class _TensorOptimizer(Optimizer):
         )
 
 
+def factors_and_rests(**values: float) -> dict[str, Macro]:
+    """Return macros of factors, and of 1 less them: rounded once, since kernels would lose half its digits."""
+    rests = {f"ONE_MINUS_{name}": 1.0 - value for name, value in values.items()}
+    return {**{name: float(value) for name, value in values.items()}, **rests}
+
+
 def _with_factor(step: KernelCall) -> KernelCall:
     """The call of a step that multiplies its gradients by CLIP_SCALE, clipping by value behind it."""
     clips = int(step.macros["HAS_CLIPPING"]) | 1
-    arrays = {**step.arrays, "CLIP_SCALE": _array(CLIP_SCALE, 1)}
+    arrays = {**step.arrays, "CLIP_SCALE": array_of(CLIP_SCALE, 1)}
     return replace(step, arrays=arrays, macros={**step.macros, "HAS_CLIPPING": clips})
 
 
@@ -433,7 +442,7 @@ def squares_call(values: Array, partials: Array, model: DeviceModel, label: str)
     )
 
 
-def _over(
+def runs_call(
     kernel: str, label: str, elements: int, model: DeviceModel, *, arrays: dict[str, Array], macros: dict[str, Macro]
 ) -> KernelCall:
     """Return the call of a kernel over so many elements, in runs of vectors (kernels/optimizer/runs.h)."""
@@ -451,5 +460,6 @@ def _over(
     )
 
 
-def _array(storage: str, elements: int, offset: int = 0) -> Array:
+def array_of(storage: str, elements: int, offset: int = 0) -> Array:
+    """Return a part of a buffer that outlives plans."""
     return Array(storage, elements, offset=offset, persistent=True)

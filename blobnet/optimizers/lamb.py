@@ -15,12 +15,10 @@ from blobnet.launch.kernel_source import Macro
 from blobnet.memory.blob import FloatArray
 from blobnet.network.parameters import ParameterTable
 from blobnet.optimizers.adam import bias_corrections
-from blobnet.optimizers.base import _MIN_EPSILON, Tensor, _TensorOptimizer
+from blobnet.optimizers.base import _MIN_EPSILON, MAX_PIECES, Tensor, _TensorOptimizer, factors_and_rests
 from blobnet.schedules import Schedule
 
 _NORMS = "optimizer norms"
-#: The most pieces of a parameter, each with two sums of squares.
-_MAX_PIECES = 32
 
 
 @dataclass(frozen=True)
@@ -74,10 +72,7 @@ class LAMB(_TensorOptimizer):
 
     def _macros(self) -> dict[str, Macro]:
         return {
-            "BETA1": float(self.beta1),
-            "ONE_MINUS_BETA1": 1.0 - self.beta1,
-            "BETA2": float(self.beta2),
-            "ONE_MINUS_BETA2": 1.0 - self.beta2,
+            **factors_and_rests(BETA1=self.beta1, BETA2=self.beta2),
             "EPSILON": float(self.epsilon),
             "ALWAYS_ADAPTS": int(self.always_adapts),
         }
@@ -92,7 +87,7 @@ class LAMB(_TensorOptimizer):
         return tensor.offset, tensor.elements, tensor.group, int(tensor.decays)
 
     def memory(self, table: ParameterTable, *, scaled: bool = False) -> dict[str, int]:
-        return super().memory(table, scaled=scaled) | {_NORMS: max(1, 2 * _MAX_PIECES * len(self.tensors(table)))}
+        return super().memory(table, scaled=scaled) | {_NORMS: max(1, 2 * MAX_PIECES * len(self.tensors(table)))}
 
     def _steps(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
         norms = {"NORMS": Array(_NORMS, self.memory(table)[_NORMS], persistent=True)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.launch.kernel_source import Macro
-from blobnet.optimizers.base import Optimizer
+from blobnet.optimizers.base import Optimizer, factors_and_rests
 from blobnet.schedules import Schedule
 
 
@@ -52,9 +52,4 @@ class Lion(Optimizer):
         return {"FIRST_MOMENT": "first_moment"}
 
     def _macros(self) -> dict[str, Macro]:
-        return {
-            "BETA1": float(self.beta1),
-            "ONE_MINUS_BETA1": 1.0 - self.beta1,
-            "BETA2": float(self.beta2),
-            "ONE_MINUS_BETA2": 1.0 - self.beta2,
-        }
+        return factors_and_rests(BETA1=self.beta1, BETA2=self.beta2)

@@ -17,14 +17,13 @@ from blobnet.memory.blob import FloatArray
 from blobnet.network.parameters import ParameterTable
 from blobnet.network.patterns import stands_for
 from blobnet.optimizers.adam import bias_corrections
-from blobnet.optimizers.base import _MIN_EPSILON, Tensor, _TensorOptimizer
+from blobnet.optimizers.base import _MIN_EPSILON, MAX_PIECES, Tensor, _TensorOptimizer, factors_and_rests
 from blobnet.schedules import Schedule
 from blobnet.support.checks import check_count
 
 #: The memory of a step: the matrices, the same anew, their squares, the polynomials of these, and sums of squares.
 _FIRST, _SECOND, _SQUARE, _POLYNOMIAL = (f"optimizer {name}" for name in ("first", "second", "square", "polynomial"))
 _NORMS = "optimizer norms"
-_MAX_PIECES = 32
 #: The sizes of matrices in memory are multiples of it, with zeros behind.
 _TILE = 16
 #: The stages of kernels/optimizer/muon.cl.
@@ -104,10 +103,7 @@ class Muon(_TensorOptimizer):
             "MOMENTUM_FACTOR": float(self.momentum),
             "ONE_MINUS_MOMENTUM": 1.0 - self.momentum,
             "NESTEROV": int(self.nesterov),
-            "BETA1": float(self.beta1),
-            "ONE_MINUS_BETA1": 1.0 - self.beta1,
-            "BETA2": float(self.beta2),
-            "ONE_MINUS_BETA2": 1.0 - self.beta2,
+            **factors_and_rests(BETA1=self.beta1, BETA2=self.beta2),
             "EPSILON": float(self.epsilon),
         }
 
@@ -139,7 +135,7 @@ class Muon(_TensorOptimizer):
         sizes = [_padded(tensor) for tensor in self.tensors(table) if self.is_matrix(tensor)]
         matrices, squares = sum(math.prod(size) for size in sizes), sum(narrow**2 for _, narrow in sizes)
         more = {_FIRST: matrices, _SECOND: matrices, _SQUARE: squares, _POLYNOMIAL: squares}
-        more[_NORMS] = _MAX_PIECES * len(self.tensors(table))
+        more[_NORMS] = MAX_PIECES * len(self.tensors(table))
         return super().memory(table, scaled=scaled) | {name: max(1, elements) for name, elements in more.items()}
 
     def _steps(self, table: ParameterTable, model: DeviceModel) -> list[KernelCall]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.launch.kernel_source import Macro
-from blobnet.optimizers.base import _MIN_EPSILON, Optimizer
+from blobnet.optimizers.base import _MIN_EPSILON, Optimizer, factors_and_rests
 from blobnet.schedules import Schedule
 
 
@@ -52,8 +52,7 @@ class RMSprop(Optimizer):
 
     def _macros(self) -> dict[str, Macro]:
         return {
-            "ALPHA": float(self.alpha),
-            "ONE_MINUS_ALPHA": 1.0 - self.alpha,
+            **factors_and_rests(ALPHA=self.alpha),
             "EPSILON": float(self.epsilon),
             "HAS_MOMENTUM": int(self.momentum > 0),
             "MOMENTUM_FACTOR": float(self.momentum),

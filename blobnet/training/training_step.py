@@ -144,8 +144,9 @@ class TrainingStep:
         Args:
             arrays: the samples of each input, then the labels of each output.
         """
-        labels = arrays[len(self.plan.request.entries) :]
-        self.load_samples(arrays[: -len(labels)])
+        inputs = len(self.plan.request.entries)
+        labels = arrays[inputs:]
+        self.load_samples(arrays[:inputs])
         for head, own in zip(self.heads, labels, strict=True):
             self.executor.feed(head.buffer("labels"), own)
         return Batch(len(labels[0]), divisor=self.weigh(labels)[0])

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blobnet.hardware.device_model import DeviceModel
-from blobnet.launch import kernel_source
-from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
+from blobnet.launch.kernel_call import Array, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.initializers import GIVEN
 from blobnet.memory.blob import FLOAT32
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import PARAMETER_ALIGNMENT, ParameterTable
-from blobnet.optimizers.base import MAX_PARTIALS, squares_call
+from blobnet.optimizers.base import MAX_PARTIALS, array_of, runs_call, squares_call
 from blobnet.planning import STATISTICS
 
 #: The sum of the gradients of a step's batches, and what makes it the gradient of the step.
@@ -27,8 +26,6 @@ SQUARES = "squares of parameters"
 WHOLE = 1 << 20
 #: The same where they swap with all others at once, for what a rank then sends more than if each added a piece.
 WHOLE_AT_ONCE = 64 << 20
-#: Work-items of a work-group, and the most of a launch, on a GPU.
-_GROUP, _MAX_ITEMS = 256, 1 << 18
 
 
 @dataclass(frozen=True)
@@ -80,8 +77,8 @@ class Sums:
 
     def collect_call(self, model: DeviceModel) -> list[KernelCall]:
         """The call that adds the gradients of a batch of each shard at once to the sum of the shard's."""
-        arrays = {"GRADIENTS": _array("gradients", self.gradients)}
-        arrays["GRADIENT_SUM"] = _array(SHARD_GRADIENTS, self.gradients)
+        arrays = {"GRADIENTS": array_of("gradients", self.gradients)}
+        arrays["GRADIENT_SUM"] = array_of(SHARD_GRADIENTS, self.gradients)
         sizes = {"AT_ONCE": 1, "STRIDE": self.gradients}
         calls = _call("optimizer/accumulate", "sums of shards", arrays, self.gradients, model, **sizes)
         return [call.for_shards(self.at_once, dict.fromkeys(arrays, (self.gradients, 0))) for call in calls]
@@ -119,23 +116,23 @@ class Sums:
             else (GRADIENT_SUM, self.elements)
         )
 
-    def _array(self, number: int) -> Array:
-        return _array(GRADIENT_SUM, self.gradients, number * self.elements)
+    def array_of(self, number: int) -> Array:
+        return array_of(GRADIENT_SUM, self.gradients, number * self.elements)
 
     def _statistics(self, number: int) -> Array:
-        return _array(GRADIENT_SUM, len(self.statistics), number * self.elements + self.gradients)
+        return array_of(GRADIENT_SUM, len(self.statistics), number * self.elements + self.gradients)
 
     def accumulate_call(self, number: int, model: DeviceModel, part: range | None = None) -> list[KernelCall]:
         """The call that adds a run's gradients, or a part of them, to a sum; none without trainable parameters."""
         own = range(self.gradients)[part.start : part.stop] if part else range(self.gradients)
-        into = _array(GRADIENT_SUM, len(own), number * self.elements + own.start)
+        into = array_of(GRADIENT_SUM, len(own), number * self.elements + own.start)
         storage = SHARD_GRADIENTS if self.is_collected else "gradients"
-        arrays = {"GRADIENTS": _array(storage, len(own), own.start), "GRADIENT_SUM": into}
+        arrays = {"GRADIENTS": array_of(storage, len(own), own.start), "GRADIENT_SUM": into}
         return self._accumulate("gradient sum", arrays, len(own), self.gradients, model)
 
     def take_call(self, number: int, model: DeviceModel) -> list[KernelCall]:
         """The call that adds the statistics of shards at once to a sum."""
-        arrays = {"GRADIENTS": _array(STATISTICS, len(self.statistics)), "GRADIENT_SUM": self._statistics(number)}
+        arrays = {"GRADIENTS": array_of(STATISTICS, len(self.statistics)), "GRADIENT_SUM": self._statistics(number)}
         return self._accumulate("statistics sum", arrays, len(self.statistics), len(self.statistics), model)
 
     def _accumulate(
@@ -148,25 +145,25 @@ class Sums:
         own, first = part if part else range(self.elements), number * self.elements
         merged = first + own.start
         into = range(merged - self.elements, merged - self.elements + len(own))
-        return self._merge(into, _array(GRADIENT_SUM, len(own), merged), model)
+        return self._merge(into, array_of(GRADIENT_SUM, len(own), merged), model)
 
     def add_call(self, mine: range, part: range, model: DeviceModel) -> list[KernelCall]:
         """The call that adds what was received, for a part, to what this rank adds of it in the first sum."""
         storage, first = self.received_in(part)
-        return self._merge(mine, _array(storage, len(mine), first), model)
+        return self._merge(mine, array_of(storage, len(mine), first), model)
 
     def _merge(self, into: range, merged: Array, model: DeviceModel) -> list[KernelCall]:
-        return merge_call(merged, _array(GRADIENT_SUM, len(into), into.start), model)
+        return merge_call(merged, array_of(GRADIENT_SUM, len(into), into.start), model)
 
     def finish_calls(self, model: DeviceModel) -> list[KernelCall]:
         """The calls that make the first sum the gradients and the statistics, times the numbers of SUM_SCALE."""
-        sources = self._array(0), self._statistics(0)
-        kept = _array("parameters", len(self.statistics), self.statistics.start)
-        targets = _array("gradients", self.gradients), kept
+        sources = self.array_of(0), self._statistics(0)
+        kept = array_of("parameters", len(self.statistics), self.statistics.start)
+        targets = array_of("gradients", self.gradients), kept
         labels = "gradient of the step", "statistics of the step"
         calls: list[KernelCall] = []
         for number, (source, target, label) in enumerate(zip(sources, targets, labels, strict=True)):
-            arrays = {"SUM_SCALE": _array(SUM_SCALE, 1, number), "GRADIENT_SUM": source, "GRADIENTS": target}
+            arrays = {"SUM_SCALE": array_of(SUM_SCALE, 1, number), "GRADIENT_SUM": source, "GRADIENTS": target}
             calls += _call("optimizer/finish_sum", label, arrays, target.elements, model)
         return calls
 
@@ -202,7 +199,7 @@ def memory(*, average: bool) -> dict[str, int]:
 
 def finite_call(storage: str, table: ParameterTable, model: DeviceModel) -> KernelCall:
     """The call that leaves numbers in SQUARES that are finite if all parameters in a storage are, and none is huge."""
-    return squares_call(_array(storage, table.elements), _array(SQUARES, MAX_PARTIALS), model, "weights' norm")
+    return squares_call(array_of(storage, table.elements), array_of(SQUARES, MAX_PARTIALS), model, "weights' norm")
 
 
 def average_call(table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
@@ -210,9 +207,9 @@ def average_call(table: ParameterTable, model: DeviceModel) -> list[KernelCall]:
     if not table.trainable_elements:
         return []
     arrays = {
-        "PARAMETERS": _array("parameters", table.elements),
-        "AVERAGE_RATE": _array(AVERAGE_RATE, 1),
-        "AVERAGE": _array(AVERAGE, table.elements),
+        "PARAMETERS": array_of("parameters", table.elements),
+        "AVERAGE_RATE": array_of(AVERAGE_RATE, 1),
+        "AVERAGE": array_of(AVERAGE, table.elements),
     }
     elements = table.trainable_elements
     return _call("optimizer/average", "weight average", arrays, elements, model, ELEMENTS=table.elements)
@@ -227,26 +224,8 @@ def average_rate(step: int, decay: float) -> float:
     return 1.0 - min(decay, (2.0 + step) / (11.0 + step))
 
 
-def _array(storage: str, elements: int, offset: int = 0) -> Array:
-    return Array(storage, elements, offset=offset, persistent=True)
-
-
 def _call(
     kernel: str, label: str, arrays: dict[str, Array], elements: int, model: DeviceModel, **macros: Macro
 ) -> list[KernelCall]:
-    if not elements:
-        return []
-    tunables = kernel_source.load(kernel).tuning(model)
-    group = group_size(model, _GROUP) if model.is_simt else 1
-    runs = -(-elements // (tunables["RUN"] * tunables["LANES"]))
-    return [
-        KernelCall(
-            kernel,
-            label,
-            GlobalSize(min(rounded_up(runs, group), _MAX_ITEMS), per_sample=False),
-            arrays=arrays,
-            macros={"TRAINABLE_ELEMENTS": elements, **macros},
-            tunables=tunables,
-            local_size=(group, 1, 1),
-        )
-    ]
+    """The call of a kernel over so many elements, if there are any."""
+    return [runs_call(kernel, label, elements, model, arrays=arrays, macros=macros)] if elements else []

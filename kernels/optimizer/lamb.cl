@@ -43,7 +43,7 @@
 #include "group_sum.h"
 #include "optimizer/tensors.h"
 
-__constant int lamb_tensors[TENSOR_COUNT][4] = {TENSORS};
+__constant int lamb_tensors[TENSOR_COUNT][4] = TENSORS;
 
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
 optimizer_lamb(WRITE_ARRAY(real_t, parameters), READ_ARRAY(real_t, gradients),

@@ -58,7 +58,7 @@
 #define NARROW_OF(number) PADDED(min(ROWS_OF(number), COLUMNS_OF(number)))
 #define LONG_OF(number) PADDED(max(ROWS_OF(number), COLUMNS_OF(number)))
 
-__constant int muon_tensors[TENSOR_COUNT][6] = {TENSORS};
+__constant int muon_tensors[TENSOR_COUNT][6] = TENSORS;
 
 /* Where value i of a parameter lies among the matrices, of which its own begins at `start`. */
 INLINE int muon_place(const int number, const int start, const int i)
