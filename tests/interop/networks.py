@@ -99,4 +99,10 @@ def torchvision() -> Any:
     return pytest.importorskip("torchvision")
 
 
+def timm(module: str = "timm") -> Any:
+    """A module of timm, where it is installed. It imports torchvision."""
+    torchvision()
+    return pytest.importorskip(module)
+
+
 _OPERATORS: list[Any] = []

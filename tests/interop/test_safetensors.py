@@ -21,7 +21,7 @@ from blobnet.interop import timm_names, torch_names
 from blobnet.layers import initializers
 from blobnet.layers.base import ParameterSpec
 from tests.interop.damage import refusals
-from tests.interop.networks import STOOD_FOR, random_weights, samples, torchvision
+from tests.interop.networks import STOOD_FOR, random_weights, samples, timm, torchvision
 
 safetensors = pytest.importorskip("safetensors")
 
@@ -200,10 +200,10 @@ def test_the_table_of_the_documents_is_what_is_tested() -> None:
 
 
 def of_timm(name: str, classes: int) -> Any:
-    torch, _ = pytest.importorskip("torch"), torchvision()
+    torch, published = pytest.importorskip("torch"), timm()
     kind, options = TIMM[name]
     torch.manual_seed(0)
-    return pytest.importorskip("timm").create_model(kind, num_classes=classes, **options).eval()
+    return published.create_model(kind, num_classes=classes, **options).eval()
 
 
 @pytest.mark.parametrize("name", TIMM)

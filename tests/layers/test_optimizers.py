@@ -27,6 +27,7 @@ from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable, parameter_table
 from blobnet.optimizers import LAMB, SGD, Adam, AdamW, Lion, Muon, Optimizer, RMSprop
 from blobnet.schedules import Constant, Cosine
+from tests.interop.networks import timm
 from tests.kinds import kind_of, tuning_for
 from tests.reference.compare import assert_close
 
@@ -390,7 +391,7 @@ TIMM = {
 def test_the_references_are_those_that_others_publish(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Step by step in float64, of matrices of all forms; Muon's products, which timm takes in bfloat16, as well."""
     torch = pytest.importorskip("torch")
-    timm = pytest.importorskip("timm.optim")
+    published = timm("timm.optim")
     optimizer = TIMM[kind]
     own = {name: piece for name, piece in FILTERS.slices.items() if name != "plain_1" or kind != "muon"}
     tensors = {
@@ -409,18 +410,18 @@ def test_the_references_are_those_that_others_publish(kind: str, monkeypatch: py
         exact = partial(products.zeropower_via_newtonschulz, dtype=torch.float64)
         monkeypatch.setattr(products, "zeropower_via_newtonschulz", exact)
         options = {"nesterov": True, "adjust_lr_fn": "original", "ns_coefficients": "original"}
-        made = timm.Muon(groups, momentum=0.8, **options)
+        made = published.Muon(groups, momentum=0.8, **options)
     elif isinstance(optimizer, LAMB):
         betas = optimizer.beta1, optimizer.beta2
         adapts = optimizer.always_adapts
-        made = timm.Lamb(groups, betas=betas, eps=optimizer.epsilon, max_grad_norm=None, always_adapt=adapts)
+        made = published.Lamb(groups, betas=betas, eps=optimizer.epsilon, max_grad_norm=None, always_adapt=adapts)
     elif isinstance(optimizer, SGD):
         made = torch.optim.SGD(groups, momentum=optimizer.momentum)
     else:
         assert isinstance(optimizer, Lion)
-        made = timm.Lion(groups, betas=(optimizer.beta1, optimizer.beta2))
+        made = published.Lion(groups, betas=(optimizer.beta1, optimizer.beta2))
     if optimizer.lookahead is not None:
-        made = timm.Lookahead(made, alpha=optimizer.lookahead_part, k=optimizer.lookahead)
+        made = published.Lookahead(made, alpha=optimizer.lookahead_part, k=optimizer.lookahead)
         for tensor in tensors.values():
             tensor.grad = torch.zeros_like(tensor)
         made.sync_lookahead()  # As its authors do, it begins with the parameters of the start.
