@@ -183,6 +183,23 @@ def save_mask(path: Path, classes: npt.NDArray[np.uint8], size: tuple[int, int] 
     if size is not None and size != classes.shape:
         picture = picture.resize(size[::-1], Image.Resampling.NEAREST)
     picture.putpalette(mask_colours().tobytes())
+    _save(picture, path)
+
+
+def save_picture(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
+    """Write red, green and blue (H, W, 3) as a PNG.
+
+    Raises:
+        FileError: it cannot be written.
+        OptionError: Pillow is not installed.
+    """
+    _require_pillow(path)
+    from PIL import Image
+
+    _save(Image.fromarray(pixels), path)
+
+
+def _save(picture: Any, path: Path) -> None:
     try:
         picture.save(path, "PNG")
     except OSError as error:
@@ -215,10 +232,7 @@ def save_boxes(path: Path, picture: Path, boxes: Sequence[tuple[str, int, Sequen
         words = draw.textbbox((left + thick, top + thick), text)
         draw.rectangle(words, fill=colour)
         draw.text((left + thick, top + thick), text, fill="white")
-    try:
-        drawn.save(path, "PNG")
-    except OSError as error:
-        raise FileError(str(path), f"the file cannot be written: {error.strerror or error}") from error
+    _save(drawn, path)
 
 
 def mask_colours() -> npt.NDArray[np.uint8]:

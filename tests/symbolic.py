@@ -467,6 +467,8 @@ def expected(
             if storage in ("gradients", "parameters"):
                 persistent[f"{storage} {names[offset]}"] = value
 
+    # Of a network that could learn, and of which nothing is trained, all runs as it predicts.
+    learns = training and (not graph.trainable or any(map(table.trains, graph.trainable)))
     for vertex in graph.vertices:
         memory = _OwnMemory(vertex, table, batch)
 
@@ -485,7 +487,7 @@ def expected(
             input_deltas=tuple(memory.blob(f"input delta {place}", shape, count) for place, shape in enumerate(shapes)),
             output_delta=memory.blob("delta", vertex.shape, count),
             accumulate=(False,) * len(shapes),
-            training=training and (not trainable or frozen != trainable),
+            training=learns and (not trainable or frozen != trainable),
             frozen=frozen,
             tuning=TUNING,
             batch_size=count,

@@ -169,6 +169,7 @@ images IMAGE  a picture ({PICTURE_KINDS}; needs Pillow), a .npy array, a folder 
 --boxes DIR  for a model that gives boxes (centernet): draw them into copies of the pictures, and list them in
   boxes.json there, in pixels
 --score X  the least score of a box (default: 0.3)
+--explain DIR  draw into copies of the pictures where the answer comes from: Grad-CAM on the left, saliency on the right
 {_DEVICE}
 {_PRECISION}
 """,

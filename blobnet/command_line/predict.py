@@ -8,6 +8,7 @@ import csv
 import itertools
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,12 @@ from blobnet.datasets import read_image
 from blobnet.datasets.file_source import npy_shape
 from blobnet.datasets.named_data import read_named
 from blobnet.datasets.picture_labels import SEPARATOR
-from blobnet.datasets.pictures import image_size, save_boxes, save_mask
+from blobnet.datasets.pictures import image_size, read_picture, save_boxes, save_mask, save_picture
 from blobnet.datasets.source import Source
 from blobnet.datasets.user_data import NPY_SUFFIXES, has_arrays, holds_npy, read_samples
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
+from blobnet.explain import check_explains, explain_pictures, overlay
 from blobnet.files.atomic import check_writable
 from blobnet.losses import CenterNet, CrossEntropy, Loss
 from blobnet.losses.center_net import boxes_of, check_gives_boxes
@@ -127,15 +129,15 @@ def run(options: argparse.Namespace) -> int:
         rule = "for pictures, the model must take images"
         hint = "a .npz, HDF5 or .npy file holds other samples."
         raise OptionError(str(options.file), rule, input=model.graph.input.shape, hint=hint)
-    for option, what in (("masks", "mask"), ("boxes", "drawing")):
-        if folder := getattr(options, option):
-            _check_folder(inputs, folder, f"--{option}", what)
+    _check_folders(inputs, options)
     device = Device(device_of_rank(world, options.device))
     batches = _outputs(model, inputs, device, options.precision, failures)
     if not world.is_first:
         for _ in batches:  # Its share of them; the first rank writes what all have made.
             pass
         return int(bool(failures))
+    if options.explain:
+        batches = _drawing(batches, options.explain, model, device)
     if options.masks:
         count = _write_masks(batches, options.masks)
     elif options.boxes:
@@ -145,14 +147,12 @@ def run(options: argparse.Namespace) -> int:
     elif any(written.values()):
         count = _write_files(heads, batches, options)
     else:
-        width = max((len(plain(each.name_of(each.count - 1))) for each in inputs), default=0)
-        for answer in _answers(heads, batches):
-            said = [_described(each, options.top) for each in answer.said]
-            if len(said) > 1:
-                said = [f"{plain(head.name)}: {text}" for head, text in zip(heads, said, strict=True)]
-            print(f"{plain(answer.file):<{width}}  {'  '.join(said)}")
+        _print_answers(inputs, heads, batches, options.top)
+        if options.explain:
+            print(f"saved {options.explain}", file=sys.stderr)
         return int(bool(failures))
-    targets = " and ".join(str(path) for path in (*written.values(), options.masks, options.boxes) if path)
+    folders = options.masks, options.boxes, options.explain
+    targets = " and ".join(str(path) for path in (*written.values(), *folders) if path)
     print(f"{counted(count, 'picture' if has_pictures else 'sample')}; saved {targets}")
     return int(bool(failures))
 
@@ -183,6 +183,10 @@ def _check_outputs(model: Model, heads: Sequence[_Head], options: argparse.Names
         for other in ("masks", "boxes", "npz"):
             if name != other and getattr(options, other) and getattr(options, name):
                 raise OptionError(f"--{name}", f"it goes without --{other}")
+    if options.explain:
+        check_explains(model, "--explain")
+        if options.explain in (options.masks, options.boxes):
+            raise OptionError("--explain", "it must name a folder of its own", folder=options.explain)
     if options.boxes:
         if options.masks or len(heads) > 1:
             rule = "it goes without --masks, and the model must have one output"
@@ -357,6 +361,15 @@ def _answers(heads: Sequence[_Head], batches: Iterable[_Batch]) -> Iterator[_Ans
             yield _Answer(each.name_of(number), tuple(said))
 
 
+def _print_answers(inputs: Sequence[_Input], heads: Sequence[_Head], batches: Iterable[_Batch], top: int) -> None:
+    width = max((len(plain(each.name_of(each.count - 1))) for each in inputs), default=0)
+    for answer in _answers(heads, batches):
+        said = [_described(each, top) for each in answer.said]
+        if len(said) > 1:
+            said = [f"{plain(head.name)}: {text}" for head, text in zip(heads, said, strict=True)]
+        print(f"{plain(answer.file):<{width}}  {'  '.join(said)}")
+
+
 def _described(said: _Said, top: int) -> str:
     """The best classes with their probabilities, of several labels all that are said; numbers of other outputs."""
     scores = said.scores
@@ -372,6 +385,12 @@ def _described(said: _Said, top: int) -> str:
 
 
 # -- masks -------------------------------------------------------------------------------------------------------------
+
+
+def _check_folders(inputs: list[_Input], options: argparse.Namespace) -> None:
+    for option, what in (("masks", "mask"), ("boxes", "drawing"), ("explain", "drawing")):
+        if folder := getattr(options, option):
+            _check_folder(inputs, folder, f"--{option}", what)
 
 
 def _check_folder(inputs: list[_Input], folder: Path, option: str, what: str) -> None:
@@ -428,6 +447,34 @@ def _write_boxes(batches: Iterable[_Batch], options: argparse.Namespace, model: 
     with _opened(_place(options.boxes / "boxes.json")) as file:
         json.dump(listed, file, ensure_ascii=False, indent=1)
     return len(listed)
+
+
+# -- explanations ------------------------------------------------------------------------------------------------------
+
+
+def _drawing(batches: Iterable[_Batch], folder: Path, model: Model, device: Device) -> Iterator[_Batch]:
+    """Yield the batches, and draw for each picture what its answer comes from: Grad-CAM, and saliency beside it."""
+    shape = model.graph.input.shape.dimensions
+    for samples, outputs in batches:
+        x = [
+            read_image(each.name, shape) if each.samples is None else _sample(each.samples, number)
+            for each, number in samples
+        ]
+        with World.alone():
+            found = explain_pictures(model, np.stack(x), device=device)
+        for (each, number), sample, *maps in zip(samples, x, found.maps, found.saliency, strict=True):
+            is_picture = each.samples is None and Path(each.name).suffix.lower() != ".npy"
+            planes = read_picture(Path(each.name)) if is_picture else sample
+            drawn = [overlay(planes[None], own[None])[0] for own in maps]
+            save_picture(_place(folder / each.mask_of(number)), np.concatenate(drawn, axis=1))
+        yield samples, outputs
+
+
+def _sample(samples: Source | Mapping[str, Source], number: int) -> npt.NDArray[Any]:
+    """Return one sample of a model with one input."""
+    assert isinstance(samples, Source)
+    one: npt.NDArray[Any] = np.asarray(samples[np.array([number])])[0]
+    return one
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

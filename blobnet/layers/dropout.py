@@ -48,7 +48,8 @@ class Dropout(Layer):
         return inputs[0]
 
     def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
-        return Placements(Placement.IN_PLACE if training else Placement.SHARED, Placement.IN_PLACE)
+        lies = Placement.IN_PLACE if training else Placement.SHARED
+        return Placements(lies, lies)
 
     def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:
         return None if site.training else ()
@@ -65,8 +66,8 @@ class Dropout(Layer):
 
     def backward_data(self, site: LayerContext) -> list[KernelCall]:
         target = site.input_deltas[0]
-        if target is None:
-            return []
+        if target is None or not site.training:
+            return site.copied_delta(0, site.delta)
         blobs = {"OUTPUT_DELTA": site.delta, "INPUT_DELTA": target}
         macros: dict[str, Macro] = {"IN_PLACE": int(site.delta == target), "ACCUMULATE": int(site.accumulate[0])}
         return [self._call("dropout/backward", f"{site.name} backward data", site, blobs, macros)]

@@ -46,8 +46,9 @@ def assign_roles(request: Request) -> Roles:
         frozenset(name for name in names if request.parameters.trains(vertex.parameter(name)))
         for vertex, names in zip(vertices, could, strict=True)
     ]
-    # What could train some parameters, and trains none, runs as in inference.
-    in_training = [request.training and bool(own or not names) for own, names in zip(trained, could, strict=True)]
+    # What could train some parameters, and trains none, runs as in inference; so does all of a network that does.
+    trains_some = request.training and (any(trained) or not any(could))
+    in_training = [trains_some and bool(own or not names) for own, names in zip(trained, could, strict=True)]
     needs_delta = _with_deltas(request, trained)
     absorbed: dict[int, int] = {}
     for vertex, trains in zip(vertices, in_training, strict=True):

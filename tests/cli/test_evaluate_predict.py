@@ -363,6 +363,49 @@ def test_predict_top(run, trained, images) -> None:
     assert run("predict", trained, images[0], "--top", 99).out == f"{images[0]}  {'  '.join(pairs)}\n"
 
 
+def test_predict_draws_where_answers_come_from(run, trained, images) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    model, samples = bn.load(trained), bn.datasets.load("digits").test.x[:3]
+    large = np.random.default_rng(0).integers(0, 256, (20, 12, 3), np.uint8)
+    image.fromarray(large).save("large.png")
+    np.savez("many.npz", x=samples[:2])
+    plain = run("predict", trained, *images, "large.png", "many.npz")
+    said = run("predict", trained, *images, "large.png", "many.npz", "--explain", "said")
+    assert (said.status, said.out, said.err) == (0, plain.out, "saved said\n")
+    x = np.stack([*samples, bn.datasets.read_image("large.png", (1, 8, 8)).astype(np.float32), *samples[:2]])
+    maps = bn.explain.grad_cam(model, x), bn.explain.saliency(model, x)
+    files = [*(Path(name).with_suffix(".png").name for name in images), "large.png", "many/0.png", "many/1.png"]
+    for number, file in enumerate(files):
+        whole = large.transpose(2, 0, 1) if file == "large.png" else x[number]
+        drawn = [bn.explain.overlay(whole[None], own[number : number + 1])[0] for own in maps]
+        np.testing.assert_allclose(np.asarray(image.open(Path("said", file))), np.concatenate(drawn, axis=1), atol=1)
+    assert len(list(Path("said").rglob("*.png"))) == len(files)
+    json_too = run("predict", trained, "large.png", "--json", "a.json", "--explain", "said")
+    assert json_too.out == "1 picture; saved a.json and said\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--explain", "."], "--explain: each drawing must have a file of its own"),
+        (["--explain", "a", "--masks", "a"], "--explain: it must name a folder of its own. Received folder=a."),
+    ],
+)
+def test_predict_explains_into_files_of_their_own(run, trained, arguments, said) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    image.fromarray(np.zeros((8, 8), np.uint8)).save("zero.png")
+    failed = run("predict", trained, "zero.png", *arguments)
+    assert (failed.status, failed.out) == (1, "")
+    assert said in failed.err
+
+
+def test_predict_explains_pictures_alone(run, images) -> None:
+    bn.Sequential([bn.layers.Input(8, name="in"), bn.layers.Dense(2)]).save("flat.h5")
+    np.savez("flat.npz", x=np.zeros((2, 8), np.float32))
+    failed = run("predict", "flat.h5", "flat.npz", "--explain", "said")
+    assert failed.err == "error: --explain: the model must take pictures, and nothing else. Received inputs=in (8).\n"
+
+
 def test_predict_reads_pictures_as_they_are(run, trained) -> None:
     image = pytest.importorskip("PIL.Image")
     sample = bn.datasets.load("digits").test.x[0, 0]

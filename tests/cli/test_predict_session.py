@@ -93,14 +93,21 @@ def test_a_detector_of_pictures_of_any_size(run: Any, is_last: bool) -> None:
 def test_what_a_session_does_not_write_or_read(run: Any) -> None:
     _detector((1, 3, "h", 12))
     _picture("a.png", 9, 12)
-    for option, value in (("csv", "a.csv"), ("json", "a.json"), ("masks", "masks"), ("boxes", "boxes")):
+    for option, value in (
+        ("csv", "a.csv"),
+        ("json", "a.json"),
+        ("masks", "masks"),
+        ("boxes", "boxes"),
+        ("explain", "said"),
+    ):
         result = run("predict", "detector.onnx", "a.png", f"--{option}", value)
         rule = f"error: --{option}: the model must give classes: this file runs as a session, whose outputs may be any"
         assert (result.status, result.out) == (1, "")
         assert result.err.startswith(rule)
         assert "Hint: --npz FILE writes all outputs" in result.err
         assert not Path(value).exists()
-    options = argparse.Namespace(csv=None, json=None, masks=None, boxes=None, precision="tf32", file="detector.onnx")
+    given = dict.fromkeys(("csv", "json", "masks", "boxes", "explain"))
+    options = argparse.Namespace(**given, precision="tf32", file="detector.onnx")
     with pytest.raises(
         OptionError, match=r"--precision: a file that runs as a session computes in fp32. Received prec"
     ):

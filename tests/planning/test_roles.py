@@ -44,6 +44,17 @@ def test_behind_what_is_trained_first_everything_needs_deltas() -> None:
     assert roles.needs_delta == (False, False, True, True, True)
 
 
+def test_a_network_of_which_nothing_is_trained_runs_as_it_predicts() -> None:
+    graph = sequential([*(vertex.layer for vertex in chain().vertices[:3]), layers.Dropout(0.5), layers.Dense(2)])
+    roles = assign_roles(request_for(graph, frozen=graph.trainable, input_delta=True))
+    assert roles.in_training == (False,) * 5
+    assert roles.needs_delta == (True,) * 5
+    some = assign_roles(request_for(graph, frozen=("norm/scale", "norm/shift"), input_delta=True))
+    assert some.in_training == (True, True, False, True, True)
+    bare = sequential([layers.Input(2, 5, 4), layers.Dropout(0.5)])  # Nothing in it could be trained.
+    assert assign_roles(request_for(bare, input_delta=True)).in_training == (True, True)
+
+
 def test_an_activation_is_absorbed_only_where_the_norm_is_trained_and_memory_shared() -> None:
     roles = assign_roles(request_for(chain()))
     assert roles.absorbed == {3: 2}

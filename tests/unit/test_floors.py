@@ -34,7 +34,7 @@ FLOORS = """
     training examination kernels
     model
     blobnet
-    models inspection checkup onnx bench
+    models inspection checkup onnx bench explain
     plots
     command_line
     __main__

@@ -64,7 +64,7 @@ def layer_of(name: str) -> str:
 
 
 def frozen_in(graph: Graph, seed: int) -> list[frozenset[str]]:
-    """Some layers, some parameters, and all that lies before some layer."""
+    """Some layers, some parameters, all that lies before some layer, and all that there is."""
     random = np.random.default_rng([7, seed])
     names = list(graph.trainable)
     owners = [vertex.name for vertex in graph.vertices]
@@ -74,6 +74,7 @@ def frozen_in(graph: Graph, seed: int) -> list[frozenset[str]]:
         frozenset(name for name in names if layer_of(name) in some),
         frozenset(name for name in names if random.random() < 0.5),
         frozenset(name for name in names if layer_of(name) in until),
+        frozenset(names),
     ]
 
 
