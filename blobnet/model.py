@@ -687,6 +687,8 @@ class Model:
         unknown = next((name for name in settings if name not in STEP_KEYWORDS), None)
         if unknown is not None:
             raise explain_argument("trainer", unknown, settings[unknown], ["batch_size", "input_delta", *STEP_KEYWORDS])
+        if getattr(settings.get("optimizer"), "sam", None) is not None:
+            raise OptionError("trainer", "steps that take gradients twice (sam) are done in fit alone")
         if World.current().size > 1:
             raise OptionError("trainer", "ranks train together in fit alone", ranks=World.current().size)
         if batch_size is not None:

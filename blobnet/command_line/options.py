@@ -94,6 +94,8 @@ training:
 --decays NAME  what weight decay applies to: weights (no biases, norms or scales) or all (default: weights)
 --layer-decay X  the learning rate of a layer is times this for each layer behind it (default: 1)
 --lookahead N  every N steps, go back to the middle of the way since the last time
+--sam X  sharpness-aware minimisation: take gradients twice a step, and the second time so far uphill: 0.05 say
+--sam-adaptive  uphill in proportion to the weights, with a larger --sam: 2 say
 --loss NAME  {{losses}}; for several outputs mask=dice,speed=huber (default: cross-entropy for classes,
   mean-squared-error for targets)
 --loss-weights LIST  of several outputs, what their losses are multiplied by: mask=1,speed=0.5 (default: 1)
@@ -309,6 +311,7 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "train batch_size": {"default": None},
     "train seed": {"default": None},
     "fit_memory": {"default": None},
+    "sam_adaptive": {"default": None},
     "sync_batch_norm": {"default": None},
     "reduction": _choice("ordered", "fast"),
     "evaluate dataset": {"required": True},

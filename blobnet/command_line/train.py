@@ -83,7 +83,10 @@ _FEW_STEPS = 4
 DEFAULTS = {"epochs": 5, "batch_size": 64, "seed": 0}
 #: The options that say what the optimizer is.
 _RATES = ("learning_rate", "schedule", "step_epochs", "warmup_epochs")
-_KEYWORDS = ("momentum", "weight_decay", "clip_norm", "clip_value", "decays", "layer_decay", "lookahead")
+_KEYWORDS = (
+    *("momentum", "weight_decay", "clip_norm", "clip_value", "decays", "layer_decay", "lookahead"),
+    *("sam", "sam_adaptive"),
+)
 _OF_OPTIMIZER = ("optimizer", *_KEYWORDS, *_RATES)
 
 #: A data set and its splits, or one whose arrays go by names.

@@ -53,7 +53,7 @@ SLOW = "slow"
 #: Places in HYPERPARAMETERS: what lookahead does in a step, and the bound of clipping by value.
 _LOOKS, _CLIP_VALUE = 6, 7
 #: Options that files do not say where they are as ever.
-_LATER = ("rates", "clip_value", "decays", "layer_decay", "lookahead", "lookahead_part")
+_LATER = ("rates", "clip_value", "decays", "layer_decay", "lookahead", "lookahead_part", "sam", "sam_adaptive")
 
 _Own = TypeVar("_Own", bound="Optimizer")
 
@@ -76,6 +76,11 @@ class Optimizer(Kind):
         lookahead: every so many steps, the parameters go back to a part of the way that they have come since the last
             time (Zhang et al., *Lookahead optimizer: k steps forward, 1 step back*, 2019); None: never.
         lookahead_part: that part, above 0 and up to 1.
+        sam: the distance rho of sharpness-aware minimisation: a step takes the gradients of its batch twice, and the
+            second time at w + rho * g / |g| (Foret et al., *Sharpness-aware minimization for efficiently improving
+            generalization*, 2021). Metrics and running statistics are those of the first time, and dropout drops the
+            same. Of ``fit`` alone; None: never.
+        sam_adaptive: go to w + rho * w^2 g / | |w| g | instead (Kwon et al., *ASAM*, 2021), for a larger rho, 2 say.
     """
 
     learning_rate: float | Schedule | Callable[[int], float]
@@ -87,6 +92,8 @@ class Optimizer(Kind):
     layer_decay: float = field(default=1.0, kw_only=True)
     lookahead: int | None = field(default=None, kw_only=True)
     lookahead_part: float = field(default=0.5, kw_only=True)
+    sam: float | None = field(default=None, kw_only=True)
+    sam_adaptive: bool = field(default=False, kw_only=True)
 
     kinds: ClassVar[dict[str, type[Optimizer]]] = {}
     noun: ClassVar[str] = "optimizer"
@@ -100,7 +107,7 @@ class Optimizer(Kind):
         if not isinstance(self.learning_rate, Schedule):
             self._check("learning_rate", least=0)
         self._check("weight_decay", least=0)
-        for name in ("clip_norm", "clip_value"):
+        for name in ("clip_norm", "clip_value", "sam"):
             if getattr(self, name) is not None:
                 self._check(name, above=0)
         if self.clip_norm is not None and self.clip_value is not None:
@@ -115,6 +122,9 @@ class Optimizer(Kind):
                 raise OptionError(self._subject, f"{name} must be at most 1", **{name: getattr(self, name)})
         if self.lookahead is not None:
             check_count(self._subject, "lookahead", self.lookahead)
+        if not isinstance(self.sam_adaptive, bool) or (self.sam_adaptive and self.sam is None):
+            rule, hint = "sam_adaptive must be True or False, and True only beside sam", "sam=2.0, say."
+            raise OptionError(self._subject, rule, sam=self.sam, sam_adaptive=self.sam_adaptive, hint=hint)
         object.__setattr__(self, "rates", self.factors)
 
     @property
@@ -427,8 +437,13 @@ def _with_factor(step: KernelCall) -> KernelCall:
     return replace(step, arrays=arrays, macros={**step.macros, "HAS_CLIPPING": clips})
 
 
-def squares_call(values: Array, partials: Array, model: DeviceModel, label: str) -> KernelCall:
-    """The call that leaves sums of squares in the first ``partials``, one a work-group: at most MAX_PARTIALS."""
+def squares_call(
+    values: Array, partials: Array, model: DeviceModel, label: str, factors: Array | None = None
+) -> KernelCall:
+    """The call that leaves sums of squares in the first ``partials``, one a work-group: at most MAX_PARTIALS.
+
+    Those of ``values``, or of each of them times one of ``factors``.
+    """
     # NOTE: not tunables, since a sum's order changes its last bits.
     run, lanes, group = (1, 1, group_size(model, _GROUP)) if model.is_simt else (_SUM_RUN, _SUM_LANES, 1)
     groups = min(-(-values.elements // (run * lanes * group)), MAX_PARTIALS)
@@ -436,8 +451,13 @@ def squares_call(values: Array, partials: Array, model: DeviceModel, label: str)
         "optimizer/sum_of_squares",
         label,
         GlobalSize(groups * group, per_sample=False),
-        arrays={"GRADIENTS": values, "CLIP_PARTIALS": partials},
-        macros={"TRAINABLE_ELEMENTS": values.elements, "RUN": run, "LANES": lanes},
+        arrays={"GRADIENTS": values, "FACTORS": factors or values, "CLIP_PARTIALS": partials},
+        macros={
+            "TRAINABLE_ELEMENTS": values.elements,
+            "HAS_FACTORS": int(factors is not None),
+            "RUN": run,
+            "LANES": lanes,
+        },
         local_size=(group, 1, 1),
     )
 

@@ -57,7 +57,7 @@ class PlannedStep(NamedTuple):
         counts: the samples of the first run of each shard of all ranks, then of the second, ...
     """
 
-    runs: Sequence[Run]
+    runs: list[Run]
     of_all: tuple[int, int] | None = None
     counts: Sequence[Sequence[int]] = ()
 
@@ -137,6 +137,7 @@ class Epoch:
         self.steps: Iterator[PlannedStep]
         self.steps, ahead = itertools.tee(self._planned())
         self._loaded = loader.batches(self._data.reader, self._jobs(ahead), self._change)
+        self._last: Loaded | None = None
 
     def close(self) -> None:
         """Lets go of what is under way, which holds memory of the device."""
@@ -145,11 +146,13 @@ class Epoch:
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
-    def load(self, run: Run, place: int) -> Loaded | None:
+    def load(self, run: Run, place: int, *, again: bool = False) -> Loaded | None:
         """Brings the next batch to the device, which is that of a run; None behind the last one of a stream.
 
-        ``place`` is that of its first sample, where the run does not say it.
+        ``place`` is that of its first sample, where the run does not say it. ``again``: it is still there.
         """
+        if again:
+            return self._last
         if not (count := next(self._loaded, 0)):
             return None
         parts = run.places(place, count)
@@ -159,7 +162,9 @@ class Epoch:
         if self._sample_weights is not None and self._order is not None:
             chosen = np.concatenate([self._order[part] for part in parts])
             weights = [None if own is None else own[chosen] for own in self._sample_weights]
-        return Loaded(count, parts[0].start, self._step.weigh(self._loader.labels, weights, _side_by_side(parts)))
+        sums = self._step.weigh(self._loader.labels, weights, _side_by_side(parts))
+        self._last = Loaded(count, parts[0].start, sums)
+        return self._last
 
     @staticmethod
     def _rows_of(rows: EpochRows, parts: Sequence[slice]) -> list[FloatArray]:
@@ -168,7 +173,8 @@ class Epoch:
 
     def _jobs(self, steps: Iterator[PlannedStep]) -> Iterator[Any]:
         for planned in steps:
-            for run in planned.runs:
+            # A run that is alone is still on the device when a step computes its gradients again.
+            for run in planned.runs * (self._step.sharpness.passes if len(planned.runs) > 1 else 1):
                 self._coming.append(run)
                 yield run.job
 
@@ -198,7 +204,7 @@ class Epoch:
         settings, of_shard = self._step.settings, self._step.settings.accumulate * self._step.parts
         if self._order is not None:
             yield from self._of_order(self._order, of_shard)
-        elif settings.shards > 1:
+        elif settings.shards > 1 or (self._step.sharpness.passes > 1 and of_shard > 1):
             yield from self._of_stream()
         else:
             for job in self._data.jobs(self._step.batch_size, self._batches):
@@ -246,7 +252,7 @@ class Epoch:
                     if parts := [own[-1] for own in together if own[-1].start < own[-1].stop]:
                         part = slice(parts[0].start - place, parts[-1].stop - place)
                         job = tuple(x[part] for x in samples), tuple(y[part] for y in labels)
-                        runs.append(Run(shard, len(every[0]) - 1, iter([job]), parts))
+                        runs.append(Run(shard, len(every[0]) - 1, itertools.repeat(job), parts))
                 place += count
             runs.sort(key=attrgetter("shard", "number"))
             yield PlannedStep(runs, (len(some), place - first), _counts(every))

@@ -12,6 +12,7 @@ from blobnet.errors import PlanError
 from blobnet.execution.executor import plan_for
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.memory.blob import FLOAT32, StorageType
+from blobnet.network.ends import TOTALS
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import ParameterTable, parameter_table
 from blobnet.network.patterns import rate_factors
@@ -20,6 +21,7 @@ from blobnet.planning import Plan
 from blobnet.training import weight_buffers
 from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import sums_of
+from blobnet.training.sharpness import BEFORE
 from blobnet.training.weight_buffers import Sums
 
 
@@ -70,8 +72,11 @@ def memory_of(
 
     ``storage`` is the type of what lies between layers.
     """
-    averages = weight_buffers.memory(average=settings.average is not None)
-    return settings.optimizer.memory(table, scaled=storage.needs_loss_scale) | averages | sums.memory()
+    more = weight_buffers.memory(average=settings.average is not None) | sums.memory()
+    if settings.optimizer.sam is not None:
+        heads = len(settings.loss) if isinstance(settings.loss, tuple) else 1
+        more[BEFORE] = table.elements + settings.shards * heads * TOTALS
+    return settings.optimizer.memory(table, scaled=storage.needs_loss_scale) | more
 
 
 def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context: StepContext) -> StepPlan:

@@ -346,21 +346,24 @@ class Trainer:
             Whether there was one, and not the end of a stream.
         """
         gradients, is_one_shard = self._gradients, self.settings.shards == 1
-        runs = samples = 0
-        gradients.start(planned, self.samples)
-        for run in planned.runs:
-            gradients.expect(run)
-            loaded = epoch.load(run, self.samples + samples)
-            if loaded is None:
-                break
-            gradients.add(run, loaded)
-            runs, samples = runs + 1, samples + loaded.samples
-            if is_one_shard:
-                advance(loaded.samples)
-        batches, samples = planned.of_all or (runs, samples)
-        if not batches:
-            return False
-        is_finite = gradients.finish()
+        for number in range(self.step.sharpness.passes):
+            if number:
+                self.step.sharpness.climb()
+            runs = samples = 0
+            gradients.start(planned, self.samples)
+            for run in planned.runs:
+                gradients.expect(run)
+                loaded = epoch.load(run, self.samples + samples, again=number > 0 and len(planned.runs) == 1)
+                if loaded is None:
+                    break
+                gradients.add(run, loaded)
+                runs, samples = runs + 1, samples + loaded.samples
+                if is_one_shard and number == 0:
+                    advance(loaded.samples)
+            batches, samples = planned.of_all or (runs, samples)
+            if not batches:
+                return False
+            is_finite = gradients.finish()
         self.learning_rate = self._next_rate()
         self.step.update(self.learning_rate)
         self.batches, self.samples = self.batches + batches, self.samples + samples

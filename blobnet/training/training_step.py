@@ -29,6 +29,7 @@ from blobnet.training.kept import StepState
 from blobnet.training.loss_scale import LossScale
 from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import ShardSum
+from blobnet.training.sharpness import Sharpness
 from blobnet.training.step_plan import PLAIN, StepContext, plan_step, sizes_of_parts
 from blobnet.training.weight_buffers import (
     AVERAGE,
@@ -61,6 +62,7 @@ class TrainingStep:
         state: what a file has of them and of the optimizer.
         result: those that training is for: the averaged ones if there are any, else the same.
         number: steps done.
+        sharpness: what a step does between its first and its second gradients.
         own_shards: the numbers of the shards of this rank.
 
     Raises:
@@ -119,6 +121,7 @@ class TrainingStep:
                 self.executor.write_array(head.buffer("class_weights"), numbers)
         trained = "parameters" if settings.average is None else AVERAGE
         *self._update, self._squares = self.executor.bind([*updates, finite_call(trained, table, model)], 0)
+        self.sharpness = Sharpness(self.executor, self.parameters, settings.optimizer, own * self._totals)
         self._is_over = False
         #: The number of the step that launches have been told last.
         self._told: int | None = None
@@ -259,6 +262,7 @@ class TrainingStep:
 
     def update(self, learning_rate: float) -> None:
         """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
+        self.sharpness.descend()
         table = self.parameters.table
         self.executor.feed(HYPERPARAMETERS, self.settings.optimizer.hyperparameters(table, self.number, learning_rate))
         if self.settings.average is not None:
@@ -336,8 +340,9 @@ class TrainingStep:
         Returns:
             Whether it could.
         """
-        # The statistics of batch norms over all shards move in the middle of a step.
-        self._is_over = self.sum.totals is not None and not self.settings.sync_batch_norm
+        # The statistics of batch norms over all shards move in the middle of a step, and so do all where it climbs.
+        stays = not self.settings.sync_batch_norm and not self.sharpness.is_up
+        self._is_over = self.sum.totals is not None and stays
         return self._is_over
 
     def gradients(self) -> dict[str, FloatArray]:

@@ -5,11 +5,13 @@
  *
  * Arrays:
  *   GRADIENTS      read
+ *   FACTORS        read   of the elements; not touched unless HAS_FACTORS
  *   CLIP_PARTIALS  write  one sum a work-group
  * Scalars:
  *   TRAINABLE_ELEMENTS
  *   GLOBAL_WIDTH        work-items
  * Macros:
+ *   HAS_FACTORS
  *   LANES               elements of a vector
  *   RUN                 vectors in a row that a work-item does
  *   LOCAL_WIDTH         work-items of a group, a power of two
@@ -23,14 +25,16 @@
 #include "optimizer/runs.h"
 
 __kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, 1))) void
-optimizer_sum_of_squares(READ_ARRAY(real_t, gradients), WRITE_ARRAY(real_t, clip_partials),
-                         const int trainable_elements, const int global_width)
+optimizer_sum_of_squares(READ_ARRAY(real_t, gradients), READ_ARRAY(real_t, factors),
+                         WRITE_ARRAY(real_t, clip_partials), const int trainable_elements,
+                         const int global_width)
 {
     __local accumulator_t group[LOCAL_WIDTH];
     vector_t squares = 0;
     for (int run = get_global_id(0); run < RUNS; run += GLOBAL_WIDTH) {
         for (int i = RUN_BEGIN(run); i < RUN_END(run); i += LANES) {
-            const vector_t gradient = VECTOR_LOAD(ARRAY(gradients) + i);
+            const vector_t slope = VECTOR_LOAD(ARRAY(gradients) + i);
+            const vector_t gradient = HAS_FACTORS ? slope * VECTOR_LOAD(ARRAY(factors) + i) : slope;
             squares += gradient * gradient;
         }
     }

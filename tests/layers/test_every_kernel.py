@@ -23,8 +23,10 @@ from blobnet.losses import (
 from blobnet.memory.blob import BlobLayout, Shape
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters
+from blobnet.optimizers import SGD
 from blobnet.planning import make_plan
 from blobnet.training import weight_buffers
+from blobnet.training.sharpness import sharpness_calls
 from tests.kinds import tuning_for
 from tests.layers.test_optimizers import OPTIMIZERS, TABLE
 from tests.small_graphs import COMPARED_GRAPHS, KNOWN_GRAPHS
@@ -79,6 +81,8 @@ def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
         yield from sums.merge_call(1, tuning.model)
         yield from sums.finish_calls(tuning.model)
         yield from weight_buffers.average_call(TABLE, tuning.model)
+        for calls in sharpness_calls(TABLE, SGD(sam=2.0, sam_adaptive=True), 6, tuning.model):
+            yield from calls
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:

@@ -656,6 +656,8 @@ def test_description_with_a_bad_value() -> None:
         (Adam, {"layer_decay": 1.5}, "Adam: layer_decay must be at most 1. Received layer_decay=1.5."),
         (Adam, {"lookahead": 0}, "Adam: lookahead must be an int of at least 1. Received lookahead=0."),
         (Adam, {"lookahead_part": 0}, "Adam: lookahead_part must be a finite number above 0"),
+        (Adam, {"sam": 0}, "Adam: sam must be a finite number above 0. Received sam=0."),
+        (SGD, {"sam_adaptive": True}, r"SGD: sam_adaptive must be True or False, and True only beside sam\. .* Hint:"),
         (Lion, {"beta2": 1}, "Lion: beta2 must be a finite number of at least 0 and below 1"),
         (LAMB, {"always_adapts": 1}, "LAMB: always_adapts must be True or False. Received always_adapts=1."),
         (Muon, {"nesterov": 1}, "Muon: nesterov must be True or False. Received nesterov=1."),

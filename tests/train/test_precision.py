@@ -255,6 +255,34 @@ def test_lookahead_goes_nowhere_back_in_a_step_that_is_left_out(device: Device) 
     np.testing.assert_allclose(update(32768), begin - np.float32(0.15), rtol=1e-5)
 
 
+def test_a_step_climbs_by_gradients_of_any_scale_but_not_by_infinite_ones(device: Device) -> None:
+    model = bn.Sequential([layers.Input(3), layers.Dense(5)])
+    step = step_of(device, model, optimizer=bn.optimizers.SGD(0.1, sam=0.5))
+    elements = step.parameters.table.trainable_elements
+    is_used = np.arange(elements) < 15
+
+    def parameters() -> Any:
+        return step.device.memory.read(step.parameters.buffer, elements)
+
+    def write(value: float) -> None:
+        values = np.where(is_used, np.float32(value), 0).astype(np.float32)
+        step.device.memory.write(step.executor.buffers["gradients"], values)
+
+    begin = parameters()
+    write(65536)
+    step.sharpness.climb()
+    np.testing.assert_allclose(parameters(), begin + is_used * np.float32(0.5 / np.sqrt(15)), rtol=1e-6)
+    step.update(0.1)
+    np.testing.assert_allclose(parameters(), begin - is_used * np.float32(0.1), rtol=1e-6)
+    before = parameters()
+    write(np.inf)
+    step.sharpness.climb()
+    np.testing.assert_array_equal(parameters(), before)
+    step.update(0.1)
+    np.testing.assert_array_equal(parameters(), before)
+    assert step.loss_scale.value() == 32768
+
+
 def test_a_loss_that_is_not_finite_is_still_said(device: Device) -> None:
     x, y = digits(16)
     model = bn.Sequential([layers.Input(1, 8, 8), layers.Flatten(), layers.Dense(4), layers.Dense(10)])

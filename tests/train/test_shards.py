@@ -88,6 +88,55 @@ def test_statistics_are_the_mean_of_those_of_the_shards(device: Device) -> None:
     np.testing.assert_allclose(model.weights["norm/running_variance"], 0.9 + 0.1 * variance, rtol=1e-5)
 
 
+def test_two_gradients_a_step_are_those_of_whole_batches(device: Device) -> None:
+    """Sharpness-aware steps, in one run and in several, of arrays and of streams."""
+    settings = {**SETTINGS, "optimizer": SGD(0.05, momentum=0.9, sam=0.3), "device": device, "verbose": False}
+    order = np.random.default_rng([7, 0]).permutation(45)
+    whole, plain = plain_model(), plain_model()
+    whole.fit(X, Y, **settings | {"epochs": 1})
+    plain.fit(X, Y, **settings | {"epochs": 1, "optimizer": SGD(0.05, momentum=0.9)})
+    batches = [(X[order[first : first + 8]], Y[order[first : first + 8]]) for first in range(0, 45, 8)]
+    ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((X, Y), {"shards": 8}),
+        ((X, Y), {"batch_size": 8, "accumulate": 2}),
+        ((batches,), {"batch_size": 8, "accumulate": 2}),
+        ((batches,), {"batch_size": 8, "accumulate": 2, "shards": 4, "debug": True}),
+    ]
+    for given, more in ways:
+        found = plain_model()
+        found.fit(*given, **settings | {"epochs": 1} | more)
+        for name, values in whole.weights.items():
+            np.testing.assert_allclose(found.weights[name], values, rtol=1e-4, atol=1e-6, err_msg=f"{name} {more}")
+        np.testing.assert_allclose(found.history["loss"], whole.history["loss"], rtol=1e-5)
+        assert found.history["accuracy"] == whole.history["accuracy"]
+    assert all(
+        not np.allclose(plain.weights[name], whole.weights[name], rtol=1e-2, atol=1e-4) for name in ("dense_1/weight",)
+    )
+
+
+#: Sharpness-aware steps of one rank of several.
+CLIMBING = """
+import sys
+from tests.train.test_shards import climbing
+climbing(sys.argv[1])
+"""
+
+
+def climbing(path: object, **more: Any) -> Model:
+    model, optimizer = tiny_model(), SGD(0.05, momentum=0.9, sam=0.1)
+    callback = Checkpoint(path, every_steps=2)
+    settings = {**SETTINGS, "accumulate": 2, "optimizer": optimizer, "callbacks": callback, **more}
+    model.fit(X, Y, shards=4, verbose=False, **settings)
+    return model
+
+
+@needs_mpi
+def test_two_gradients_a_step_do_not_depend_on_ranks(device: Device, tmp_path: Path) -> None:
+    climbing(tmp_path / "1.h5", device=device)
+    mpiexec(2, device, "-c", CLIMBING, tmp_path / "2.h5", check=True)
+    assert (tmp_path / "2.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
+
+
 @pytest.mark.long
 @needs_mpi
 def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path) -> None:

@@ -294,6 +294,7 @@ def test_what_does_not_fit(device: Device, act: Callable[[Any], object], text: s
         ({"batch_size": 0}, "batch_size must be an int of at least 1"),
         ({"optimizer": optimizers.SGD(schedules.Cosine(0.1))}, "a schedule that counts epochs"),
         ({"class_weights": "balanced"}, "must know all labels"),
+        ({"optimizer": optimizers.SGD(sam=0.1)}, r"steps that take gradients twice \(sam\) are done in fit alone"),
         ({"loss": "nothing"}, "the loss must be one of blobnet's"),
     ],
 )
