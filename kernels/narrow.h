@@ -5,6 +5,7 @@
  *     load_narrowN(pointer)           N numbers, wherever they lie
  *     load_narrow_alignedN(pointer)   the same at a multiple of N of them
  *     store_narrowN(value, pointer)   puts them there, rounded to the nearest, ties to even
+ *     round_narrowN(value, pointer)   what they would be there
  *
  * NOTE: PoCL 3.1 makes of its vstore_half8 and vstore_half16 stores that crash on memory that is not aligned as the
  * vector is; so on hosts numbers become halves in private memory.
@@ -26,6 +27,12 @@ NARROW_FUNCTION void store_narrow(const float value, __global half *pointer)
 {
     vstore_half(value, 0, pointer);
 }
+NARROW_FUNCTION float round_narrow(const float value, __global const half *pointer)
+{
+    ushort rounded;
+    vstore_half(value, 0, (half *)&rounded);
+    return vload_half(0, (const half *)&rounded);
+}
 NARROW_FUNCTION float load_narrow(__global const bfloat_t *pointer)
 {
     return as_float((uint)*pointer << 16);
@@ -33,6 +40,10 @@ NARROW_FUNCTION float load_narrow(__global const bfloat_t *pointer)
 NARROW_FUNCTION void store_narrow(const float value, __global bfloat_t *pointer)
 {
     *pointer = (ushort)BFLOAT_BITS(float, uint, value);
+}
+NARROW_FUNCTION float round_narrow(const float value, __global const bfloat_t *pointer)
+{
+    return as_float(BFLOAT_BITS(float, uint, value) << 16);
 }
 
 /*
@@ -70,6 +81,10 @@ NARROW_FUNCTION void store_narrow(const float value, __global bfloat_t *pointer)
     NARROW_FUNCTION void store_narrow##N(const float##N value, __global bfloat_t *pointer)                 \
     {                                                                                                      \
         STORE(TO_USHORT(BFLOAT_BITS(float##N, uint##N, value)), 0, pointer);                               \
+    }                                                                                                      \
+    NARROW_FUNCTION float##N round_narrow##N(const float##N value, __global const bfloat_t *pointer)       \
+    {                                                                                                      \
+        return as_float##N(BFLOAT_BITS(float##N, uint##N, value) << (uint##N)(16));                        \
     }
 NARROW_VECTORS(2, vload_half2, vloada_half2, vstore_half2, vload2, vstore2, convert_uint2, convert_ushort2)
 NARROW_VECTORS(4, vload_half4, vloada_half4, vstore_half4, vload4, vstore4, convert_uint4, convert_ushort4)

@@ -1,10 +1,13 @@
 """Random networks of all layers, losses and optimizers, against PyTorch in float64.
 
     python -m tests.random_networks --count 2000 --seed 0
+    python -m tests.random_networks --count 500 --precision bf16
 
 makes the networks of seeds 0 to 1999: each with several inputs and outputs, layers in several places, frozen parts,
 weights of samples and classes, and labels to ignore. It compares gradients, three steps of training, the losses of
-these and of an evaluation, and predictions. ``--seed N --count 1`` makes the network alone that a failure names.
+these and of an evaluation, and predictions. ``--seed N --count 1`` makes the network alone that a failure names. In
+bf16 and fp16 it compares gradients and predictions with PyTorch's in float64 that rounds each value and each delta
+between layers to that type.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +45,8 @@ _TIMES, _LEAST = 30.0, 2e-5
 _CANCELLED = 2.0**-40
 #: What an output is rounded to: of float32, and of what is kept in a narrower type.
 _ROUNDING, _NARROW = 2.0**-23, {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+#: Precisions that keep such types between layers, and the same of a result there.
+STORAGE_OF, _TIMES_NARROW = {"bf16": "bfloat16", "fp16": "float16"}, 8.0
 
 
 # -- networks ----------------------------------------------------------------------------------------------------------
@@ -461,10 +466,11 @@ class Problem:
     optimizer: optimizers.Optimizer
     batch_size: int
     narrow: str
+    precision: str = "fp32"
 
     def __str__(self) -> str:
         graph = self.model.graph
-        lines = [f"seed {self.seed}: {self.optimizer}, batches of {self.batch_size} of {self.count}"]
+        lines = [f"seed {self.seed}, {self.precision}: {self.optimizer}, batches of {self.batch_size} of {self.count}"]
         lines += [f"  frozen: {', '.join(self.frozen)}"] * bool(self.frozen)
         for vertex in graph.vertices:
             inputs = ", ".join(graph.vertices[item].name for item in vertex.inputs)
@@ -634,11 +640,12 @@ def _has_parameters(node: Node) -> bool:
 
 
 class Rounding(NamedTuple):
-    """How PyTorch computes: in which type, and with which noise."""
+    """How PyTorch computes: in which type, with which noise, and what it rounds values between layers to."""
 
     dtype: str = "float64"
     noise: float = 0.0
     seed: int = 0
+    storage: str = ""
 
 
 def torch_results(problem: Problem, rounding: Rounding) -> Arrays:
@@ -647,8 +654,8 @@ def torch_results(problem: Problem, rounding: Rounding) -> Arrays:
     frozen = _frozen_names(graph.trainable, problem.frozen)
 
     def network(noise: float = rounding.noise) -> Network:
-        weights = problem.model.weights
-        return Network(graph, weights, frozen=frozen, dtype=rounding.dtype, noise=noise, seed=rounding.seed)
+        options = {"dtype": rounding.dtype, "storage": rounding.storage, "seed": rounding.seed}
+        return Network(graph, problem.model.weights, frozen=frozen, noise=noise, **options)
 
     def total(own: Network, outputs: Arrays, rows: Any, *, weighted: bool) -> tuple[Any, dict[str, tuple[Any, float]]]:
         sums = {}
@@ -659,15 +666,20 @@ def torch_results(problem: Problem, rounding: Rounding) -> Arrays:
         parts = [problem.loss_weights[name] * value / (weight or 1.0) for name, (value, weight) in sums.items()]
         return sum(parts), sums
 
-    # Gradients of the first batch.
-    own, rows = network(), np.arange(problem.batch_size)
-    x = {name: own.tensor(values[rows]).requires_grad_() for name, values in problem.x.items()}
-    loss, _ = total(own, own.outputs(x, training=True, seed=5), rows, weighted=False)
-    loss.backward()
-    for name in own.trained:
-        found[f"gradient of {name}"] = own.tensors[name].grad
-    for name, values in x.items():
-        found[f"gradient of {name}"] = values.grad
+    # Gradients of the first batch, at the largest scale of the loss at which they are finite.
+    rows, scale = np.arange(problem.batch_size), 2.0**17 if rounding.storage == "float16" else 2.0
+    while scale > 1 and not (found and all(map(_is_finite, found.values()))):
+        own, scale = network(), scale / 2
+        x = {name: own.tensor(values[rows]).requires_grad_() for name, values in problem.x.items()}
+        loss, _ = total(own, own.outputs(x, training=True, seed=5), rows, weighted=False)
+        (loss * scale).backward()
+        read = {name: own.tensors[name] for name in own.trained} | x
+        found |= {f"gradient of {name}": item.grad / scale for name, item in read.items() if item.grad is not None}
+        found |= {f"gradient of {name}": np.zeros(1) for name, item in read.items() if item.grad is None}
+    if problem.precision != "fp32":
+        own = network()
+        outputs = own.outputs({name: own.tensor(values) for name, values in problem.x.items()}, training=False)
+        return _arrays(found | {f"prediction of {name}": values for name, values in outputs.items()})
     if problem.narrow:
         own = network(rounding.noise * _NARROW[problem.narrow] / _ROUNDING)
         outputs = own.outputs({name: own.tensor(values) for name, values in problem.x.items()}, training=False)
@@ -700,10 +712,15 @@ def torch_results(problem: Problem, rounding: Rounding) -> Arrays:
     _, each = total(own, outputs, np.arange(problem.count), weighted=False)
     found |= _means(problem, each, "loss")
     found |= {f"prediction of {name}": values for name, values in outputs.items()}
-    return {
-        name: np.zeros(1) if item is None else np.asarray(item.detach() if hasattr(item, "detach") else item)
-        for name, item in found.items()
-    }
+    return _arrays(found)
+
+
+def _is_finite(values: Any) -> bool:
+    return bool(np.isfinite(np.asarray(values)).all())
+
+
+def _arrays(found: Arrays) -> Arrays:
+    return {name: np.asarray(item.detach() if hasattr(item, "detach") else item) for name, item in found.items()}
 
 
 def _means(problem: Problem, sums: Mapping[str, Any], what: str) -> Arrays:
@@ -722,8 +739,10 @@ def device_results(problem: Problem, device: Device | str | None, *, with_gradie
     fresh._start(model.graph, (), 0)
     fresh.set_weights(model.weights)
     one = problem.given
-    options: dict[str, Any] = {"loss": one(problem.losses), "device": device}
+    options: dict[str, Any] = {"loss": one(problem.losses), "device": device, "precision": problem.precision}
     options["loss_weights"] = one(problem.loss_weights)
+    sizes: dict[str, Any] = {"batch_size": problem.batch_size}
+    predicting = {**sizes, "device": device, "precision": problem.precision}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if with_gradients:
@@ -737,24 +756,26 @@ def device_results(problem: Problem, device: Device | str | None, *, with_gradie
             )
             names = {"input": next(iter(problem.x))} if len(problem.x) == 1 else {}
             found |= {f"gradient of {names.get(name, name)}": values for name, values in gradients.items()}
+        if problem.precision != "fp32":
+            return found | _by_name(model, fresh.predict(one(problem.x), **predicting), "prediction of")
         if storage := problem.narrow:
-            outputs = fresh.predict(one(problem.x), device=device, storage=storage, batch_size=problem.batch_size)
+            outputs = fresh.predict(one(problem.x), storage=storage, **predicting)
             found |= _by_name(model, outputs, f"prediction in {storage} of")
         history = fresh.fit(
             one(problem.x),
             one(problem.y),
-            batch_size=problem.batch_size,
             optimizer=problem.optimizer,
             freeze=problem.frozen,
             seed=problem.seed,
             sample_weights=_by_output(problem, problem.sample_weights),
             class_weights=_by_output(problem, problem.class_weights),
             verbose=False,
+            **sizes,
             **options,
         )
         found |= fresh.weights
-        measured = fresh.evaluate(one(problem.x), one(problem.y), batch_size=problem.batch_size, **options)
-        outputs = fresh.predict(one(problem.x), device=device, batch_size=problem.batch_size)
+        measured = fresh.evaluate(one(problem.x), one(problem.y), **sizes, **options)
+        outputs = fresh.predict(one(problem.x), **predicting)
     found |= {"training loss": np.array(history["loss"][0]), "loss": np.array(measured["loss"])}
     for name in problem.losses:
         # That of the only output is already multiplied by its weight.
@@ -793,8 +814,11 @@ class Difference:
 def differences(problem: Problem, device: Device | str | None, *, with_gradients: bool = True) -> list[Difference]:
     """What is farther from PyTorch in float64 than rounding explains."""
     wanted = torch_results(problem, Rounding())
-    rounded = [torch_results(problem, Rounding("float32"))]
-    rounded += [torch_results(problem, Rounding(noise=_ROUNDING, seed=seed)) for seed in range(2)]
+    if storage := STORAGE_OF.get(problem.precision, ""):
+        noises = [Rounding(noise=_NARROW[storage], seed=seed, storage=storage) for seed in range(3)]
+    else:
+        noises = [Rounding("float32"), *(Rounding(noise=_ROUNDING, seed=seed) for seed in range(2))]
+    rounded = [torch_results(problem, noise) for noise in noises]
     found = device_results(problem, device, with_gradients=with_gradients)
     missing = {name for name in wanted.keys() ^ found.keys() if with_gradients or "gradient of" not in name}
     wrong = [Difference(name, math.inf, 0.0, ", which only one of both has") for name in missing]
@@ -807,26 +831,31 @@ def differences(problem: Problem, device: Device | str | None, *, with_gradients
         with np.errstate(invalid="ignore"):
             noise = max(_largest((np.asarray(other[name]).reshape(-1) - expected)[there]) for other in rounded)
             error = _largest((actual - expected)[there]) if (np.isnan(actual) != there).all() else math.inf
-        least = _NARROW[problem.narrow] if name.startswith("prediction in") else _LEAST
-        allowed = _TIMES * noise + least * (_scale(wanted, name) + 1e-2)
+        if not math.isfinite(noise):  # Halves hold no such numbers.
+            continue
+        if storage:
+            allowed = _TIMES_NARROW * (noise + _NARROW[storage] * (_scale(wanted, name, of_all=True) + 1e-2))
+        else:
+            least = _NARROW[problem.narrow] if name.startswith("prediction in") else _LEAST
+            allowed = _TIMES * noise + least * (_scale(wanted, name) + 1e-2)
         if not error <= allowed:
             wrong.append(Difference(name, error, allowed))
     return wrong
 
 
-def _scale(wanted: Arrays, name: str) -> float:
+def _scale(wanted: Arrays, name: str, *, of_all: bool = False) -> float:
     """The largest of the values that a result is made of.
 
     Gradients that float64 finds to be 0 but for its own rounding are so in theory, as that of a key's bias is, which
-    softmax ignores: they are what is left of terms that cancel, which are as large as its layer's other gradients.
+    softmax ignores: they are what is left of terms that cancel, which are as large as its layer's other gradients
+    (``of_all``: as any; where deltas are rounded, those of a layer norm of one unit are not all 0).
     """
     own = _largest(np.nan_to_num(wanted[name]))
     if not name.startswith("gradient of "):
         return own
     layer = name.rpartition("/")[0]
-    terms = max(
-        _largest(np.nan_to_num(values)) for other, values in wanted.items() if other.rpartition("/")[0] == layer
-    )
+    others = (other for other in wanted if other.rpartition("/")[0] == layer or (of_all and "gradient of" in other))
+    terms = max(_largest(np.nan_to_num(wanted[other])) for other in others)
     return terms if own < _CANCELLED * terms else own
 
 
@@ -849,11 +878,12 @@ def examine(
     say: Callable[[str], object],
     *,
     with_gradients: bool = True,
+    precision: str = "fp32",
 ) -> Tally:
     """Compares the networks of seeds, and says which are wrong."""
     tally = Tally()
     for seed in seeds:
-        problem = make_problem(seed)
+        problem = replace(make_problem(seed), precision=precision)
         tally.networks += 1
         tally.kinds.update({vertex.layer.kind for vertex in problem.model.graph.vertices})
         try:
@@ -863,7 +893,7 @@ def examine(
         if wrong:
             tally.wrong.append(seed)
             say("\n".join([str(problem), *(f"  WRONG {item}" for item in wrong[:12])]))
-            say(f"  alone: python -m tests.random_networks --seed {seed} --count 1")
+            say(f"  alone: python -m tests.random_networks --seed {seed} --count 1 --precision {precision}")
     return tally
 
 
@@ -876,6 +906,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000, help="networks (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the first one (%(default)s)")
+    parser.add_argument("--precision", choices=("fp32", *STORAGE_OF), default="fp32")
     parser.add_argument("--device", help="as of the commands; $BLOBNET_DEVICE else")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop then")
     options = parser.parse_args(arguments)
@@ -892,7 +923,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if (seed - options.seed) % 20 == 19:
                 print(f"{seed - options.seed + 1} networks in {time.monotonic() - begin:.0f} s", flush=True)
 
-    tally = examine(seeds(), options.device, lambda text: print(text, flush=True))
+    tally = examine(seeds(), options.device, lambda text: print(text, flush=True), precision=options.precision)
     print(f"kinds: {', '.join(f'{kind} {count}' for kind, count in tally.kinds.most_common())}")
     seconds = f"{time.monotonic() - begin:.0f} s ({time.process_time() - cpu:.0f} s of this process)"
     print(f"{tally.networks} networks, {len(tally.wrong)} wrong: {tally.wrong}; in {seconds}")

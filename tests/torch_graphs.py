@@ -283,6 +283,7 @@ class Network:
     Attributes:
         tensors: all parameters by name; those that are trained require a gradient.
         noise: what each value of each layer is changed by at most, over its size, at random.
+        storage: the type of PyTorch's that each value of each layer is rounded to then, and each delta on its way back.
     """
 
     def __init__(
@@ -293,9 +294,10 @@ class Network:
         frozen: Collection[str] = (),
         dtype: str = "float64",
         noise: float = 0.0,
+        storage: str = "",
         seed: int = 0,
     ) -> None:
-        self.graph, self.frozen, self.noise = graph, frozenset(frozen), noise
+        self.graph, self.frozen, self.noise, self.storage = graph, frozenset(frozen), noise, storage
         self.dtype = getattr(torch, dtype)
         self.tensors = {name: torch.tensor(np.asarray(values), dtype=self.dtype) for name, values in weights.items()}
         self._random = torch.Generator().manual_seed(seed)
@@ -325,11 +327,17 @@ class Network:
         for vertex in self.graph.vertices:
             inputs = [x[entries[vertex.index]]] if vertex.index in entries else [values[item] for item in vertex.inputs]
             value = self._value(vertex, inputs, training, seed, step)
-            if self.noise:
-                noise = torch.rand(value.shape, generator=self._random, dtype=self.dtype) * 2 - 1
-                value = value * (1 + self.noise * noise)
+            if self.storage:
+                value = _rounded(self._changed, getattr(torch, self.storage), value)
+            elif self.noise:
+                value = self._changed(value)
             values.append(value)
         return {name: values[vertex.index] for name, vertex in self.graph.outputs.items()}
+
+    def _changed(self, value: Any) -> Any:
+        """By the noise."""
+        noise = torch.rand(value.shape, generator=self._random, dtype=self.dtype) * 2 - 1
+        return value * (1 + self.noise * noise)
 
     def _value(self, vertex: Vertex, x: list[Any], training: bool, seed: int, step: int) -> Any:
         layer: Any = vertex.layer
@@ -364,6 +372,21 @@ class Network:
             mean, variance = moved
         normalized = (x - by_unit(mean, x)) / (by_unit(variance, x) + layer.epsilon).sqrt()
         return normalized * by_unit(own["scale"], x) + by_unit(own["shift"], x)
+
+
+def _rounded(changed: Callable[[Any], Any], storage: Any, value: Any) -> Any:
+    """Values that are changed and rounded to a type, as their deltas are."""
+
+    class Rounded(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(context: Any, value: Any) -> Any:
+            return changed(value).to(storage).to(value.dtype)
+
+        @staticmethod
+        def backward(context: Any, delta: Any) -> Any:
+            return changed(delta).to(storage).to(delta.dtype)
+
+    return Rounded.apply(value)
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from blobnet.contraction.c_text import affine, times
-from blobnet.contraction.form import Affine
+from blobnet.contraction.form import Affine, Expression
 from blobnet.contraction.schedule import Schedule, local_tiles, order_of
-from blobnet.contraction.table import Index, Operand, Table
+from blobnet.contraction.table import Index, Load, Operand, Table
 from blobnet.contraction.writing import Writer
 from blobnet.memory.blob import FLOAT32, StorageType
 
@@ -95,6 +95,18 @@ class Addresses(Writer):
         """A number of a tensor, where a cell is stored."""
         buffer = self.buffers[name]
         return f"load_narrow({buffer}{self.plus(at)})" if self.is_narrow(name) else f"{buffer}[{at}]"
+
+    def rounder(self, type_: str) -> Callable[[str, Expression, Load], str]:
+        """Return a function that gives the text of an expression's value as it is in an operand's memory."""
+
+        def rounded(text: str, value: Expression, kept: Load) -> str:
+            name = kept.operand.name
+            same = isinstance(value, Load) and self.c_type(value.operand.name) == self.c_type(name)
+            if same or not self.is_narrow(name):
+                return text
+            return f"round_narrow{type_.removeprefix('float')}({text}, {self.buffers[name]})"
+
+        return rounded
 
     def store_text(self, name: str, value: str, at: str) -> str:
         """A number that goes to an element of a tensor."""

@@ -60,6 +60,7 @@ class Text:
         place: the text of an affine form of the indexes, as a value of the type.
         value: the text of the aggregated value.
         note: declares a name for a text that is needed more than once, and returns it.
+        rounded: of the text of an expression, that of its value as it is in an operand's memory.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Text:
         place: Callable[[Affine], str],
         value: str,
         note: Callable[[str], str],
+        rounded: Callable[[str, Expression, Load], str],
     ) -> None:
         self.type, self.load, self.place, self.value, self.note = type, load, place, value, note
+        self.rounded = rounded
 
     def of(self, expression: Expression) -> str:
         """The text, in brackets where it needs them."""
@@ -123,6 +126,9 @@ class Text:
                 return f"({a} {_COMPARISONS[expression.function]} {b})"
             if expression.function == "same":
                 a, b = map(self.named, expression.arguments)
+                value, kept = expression.arguments
+                if isinstance(kept, Load) and (text := self.rounded(a, value, kept)) != a:
+                    a = self.note(text)  # A maximum was rounded where it was stored.
                 return f"(({a} == {b}) | (({a} != {a}) & ({b} != {b})))"
         return f"({self.of(expression)} != {self.of(Number(0.0))})"
 

@@ -188,7 +188,7 @@ class Stores(Addresses):
                 memory[node.operand] = load(node)
             return memory[node.operand]
 
-        text = Text(type_, load_once, place, total, self.noter(type_))
+        text = Text(type_, load_once, place, total, self.noter(type_), self.rounder(type_))
         values = [text.of(store.expression) for store in stores]  # All loads come before the first store.
         for store, value in zip(stores, values, strict=True):
             at, name = element(store.operand), store.operand.name

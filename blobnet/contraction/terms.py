@@ -267,4 +267,5 @@ class Terms(Addresses):
                 loaded[operand, offset] = name
             return loaded[operand, offset]
 
-        return Text(type_, load, self.placer(type_, steps, values, vector), "", self.noter(type_))
+        place = self.placer(type_, steps, values, vector)
+        return Text(type_, load, place, "", self.noter(type_), self.rounder(type_))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,11 +40,12 @@ from blobnet.network.parameters import parameter_table
 from blobnet.planning import make_plan
 from blobnet.planning.memory import Buffer
 from tests import networks as network
+from tests import torch_graphs
 from tests.kinds import tuning_for
-from tests.layers import test_normalization, test_operators
+from tests.layers import test_dropout, test_normalization, test_operators, test_recurrent
 from tests.layers.arranged import Arrangement, Bench, make_problem
 from tests.layers.layer_contract import run_layer_contract
-from tests.layers.torch_contract import run_torch_contract
+from tests.layers.torch_contract import Module, run_torch_contract
 from tests.reference import joins
 from tests.reference.compare import assert_close
 
@@ -145,14 +147,61 @@ def test_norms_of_narrow_blobs(device: Device, kind: str, storage: StorageType) 
     test_normalization.contract(device, BatchNorm(), Shape(3, 5, 7), tuning, arrangements=["tight"], training=False)
 
 
+#: The greatest of numbers that are not in memory, of which what is kept is rounded.
+MAXIMUM = "function (I[N, C, ...], p[C]) -> (O) { O[n, 0, ... : N, 1, ...] = >(I[n, c, ...] * p[c]); }"
+#: Layers that are neither above nor among those of test_operators: PyTorch's functions say what they are.
+OTHERS: dict[str, tuple[Layer, Sequence[Shape]]] = {
+    "lstm": (layers.LSTM(3, bidirectional=True), [Shape(4, 5)]),
+    "gru": (layers.GRU(3, return_sequences=False), [Shape(4, 5)]),
+    "standardize": (layers.Standardize(), [Shape(3, 5, 7)]),
+    "flatten": (layers.Flatten(), [Shape(3, 5, 7)]),
+    "reshape": (layers.Reshape((5, 3, 7)), [Shape(3, 5, 7)]),
+    "max_pool_1d": (layers.MaxPool1D(3, 2, 1), [Shape(3, 11)]),
+    "average_pool_1d": (layers.AveragePool1D(2), [Shape(3, 11)]),
+    "conv_1d": (layers.Conv1D(5, 3, padding=1), [Shape(3, 11)]),
+    "conv_2d": (layers.Conv2D(6, 3, 2, 1, groups=3), [Shape(3, 9, 7)]),
+    "dense": (layers.Dense(5), [Shape(3, 4, 5)]),
+    "contraction": (layers.Contraction(next(iter(torch_graphs.CONTRACTIONS)), sizes={"F": 3}), [Shape(4, 5)]),
+    "maximum": (layers.Contraction(MAXIMUM), [Shape(5, 3, 4)]),
+    "constant": (layers.Constant(shape=(3, 1, 7), trainable=True), []),
+}
+NAMES = [*test_operators.CASES, *OTHERS]
+
+
+def torch_case(name: str) -> tuple[Layer, Sequence[Shape], Module]:
+    if name not in OTHERS:
+        return test_operators.case(name, 0)
+    layer, shapes = OTHERS[name]
+    if name == "constant":
+        return layer, shapes, lambda x, p: p["value"].expand(3, *p["value"].shape)
+    if name == "maximum":
+        return layer, shapes, lambda x, p: (x[0] * test_operators.of_rank(p["p"], 3)).max(1, keepdim=True).values
+    return layer, shapes, lambda x, p: torch_graphs.MODULES[layer.kind](layer, x, p)
+
+
+def test_every_kind_is_kept_in_narrow_types() -> None:
+    here = {layer.kind for layer, *_ in LAYERS.values()} | {torch_case(name)[0].kind for name in NAMES}
+    elsewhere = {"BatchNorm", "Embedding", "StochasticDepth", "Input"}  # The last one in test_augmented.
+    assert torch_graphs.own_kinds() == here | elsewhere
+    assert not here & elsewhere
+
+
 @each_narrow
-@pytest.mark.parametrize("kind", ["cpu", "gpu"])
-@pytest.mark.parametrize("name", ["layer_norm", "conv_transpose_2d", "upsample_bilinear", "multiply", "conv_3d"])
-def test_compiled_layers_of_narrow_blobs(device: Device, name: str, kind: str, storage: StorageType) -> None:
-    layer, shapes, module = test_operators.case(name, 0)
+@pytest.mark.parametrize(("name", "kind"), list(zip(NAMES, itertools.cycle(["cpu", "gpu"]))))
+def test_other_layers_of_narrow_blobs(device: Device, name: str, kind: str, storage: StorageType) -> None:
+    layer, shapes, module = torch_case(name)
     settings: dict[str, Any] = {"tuning": tuning_for(kind, storage=storage), "arrangements": ["own pitches"]}
     tolerance = {"relative": storage.epsilon, "absolute": storage.epsilon}
     run_torch_contract(device, layer, shapes, module, **tolerance, fused=(), **settings)
+
+
+@each_narrow
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_masks_and_numbers_of_words(device: Device, kind: str, storage: StorageType) -> None:
+    tuning = tuning_for(kind, storage=storage)
+    test_dropout.contract(device, Shape(3, 5, 7), 0.4, tuning, arrangements=["own pitches"])
+    test_dropout.test_whole_samples(device, Shape(3, 5, 7), tuning)
+    test_recurrent.embedding_contract(device, Shape(1, 5), tuning=tuning, arrangements=["own pitches"])
 
 
 @each_narrow

@@ -67,7 +67,8 @@ def run_torch_contract(
         output.backward(torch.tensor(delta.reshape(output.shape)))
         zeros = [np.zeros(tensor.shape) for tensor in given]
         deltas = [none if item.grad is None else item.grad.numpy() for item, none in zip(given, zeros, strict=True)]
-        return deltas, {name: tensor.grad.numpy() for name, tensor in learned.items()}
+        trained = {spec.name for spec in layer.parameters(shapes) if spec.trainable}
+        return deltas, {name: tensor.grad.numpy() for name, tensor in learned.items() if name in trained}
 
     if isinstance(layer, ContractionLayer):
         check_what_is_kept(layer, shapes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from blobnet.device.device import Device
 pytest.importorskip("torch")
 
 from tests import random_networks, torch_graphs
-from tests.random_networks import GENERATED, NOT_GENERATED, differences, examine, make_problem
+from tests.random_networks import GENERATED, NOT_GENERATED, STORAGE_OF, differences, examine, make_problem
 
 #: The first networks of each test, and how many it has: pytest shares tests among processes.
 FIRST, EACH = [*range(0, 30, 5), *range(500, 530, 5)], 5
@@ -36,17 +38,30 @@ def test_random_networks_are_pytorchs(device: Device, first: int) -> None:
     assert not said, "\n".join(said)
 
 
-def test_a_wrong_number_is_found(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", STORAGE_OF)
+def test_random_networks_in_narrow_types(device: Device, precision: str) -> None:
+    """One of them has the greatest of values that are wider in memory than what is kept of it."""
+    said: list[str] = []
+    tally = examine(range(28, 34), device, said.append, precision=precision)
+    assert tally.networks == 6
+    assert not said, "\n".join(said)
+
+
+@pytest.mark.parametrize(("precision", "factor"), [("fp32", 1.001), ("bf16", 1.2)])
+def test_a_wrong_number_is_found(
+    device: Device, monkeypatch: pytest.MonkeyPatch, precision: str, factor: float
+) -> None:
     monkeypatch.setitem(
-        torch_graphs.MODULES, "Scale", lambda layer, x, p: x[0] * 1.001 * torch_graphs.by_unit(p["scale"], x[0])
+        torch_graphs.MODULES, "Scale", lambda layer, x, p: x[0] * factor * torch_graphs.by_unit(p["scale"], x[0])
     )
     kinds = (
         (seed, {vertex.layer.kind for vertex in make_problem(seed, 3).model.graph.vertices}) for seed in range(1000)
     )
     seed = next(seed for seed, own in kinds if "Scale" in own and not own & {"BatchNorm", "LayerNorm", "Activation"})
-    assert "prediction" in " ".join(map(str, differences(make_problem(seed, 3), device)))
+    problem = replace(make_problem(seed, 3), precision=precision)
+    assert "prediction" in " ".join(map(str, differences(problem, device)))
     monkeypatch.undo()
-    assert differences(make_problem(seed, 3), device) == []
+    assert differences(problem, device) == []
 
 
 def test_what_cancels_is_measured_by_its_terms() -> None:
