@@ -815,7 +815,7 @@ def differences(problem: Problem, device: Device | str | None, *, with_gradients
     """What is farther from PyTorch in float64 than rounding explains."""
     wanted = torch_results(problem, Rounding())
     if storage := STORAGE_OF.get(problem.precision, ""):
-        noises = [Rounding(noise=_NARROW[storage], seed=seed, storage=storage) for seed in range(3)]
+        noises = [Rounding(noise=_NARROW[storage], seed=seed, storage=storage) for seed in range(6)]
     else:
         noises = [Rounding("float32"), *(Rounding(noise=_ROUNDING, seed=seed) for seed in range(2))]
     rounded = [torch_results(problem, noise) for noise in noises]

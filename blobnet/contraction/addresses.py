@@ -19,6 +19,30 @@ _LOAD_NARROW = "load_narrow"
 _TOTALS = {"+": "sum", "*": "product", ">": "greatest", "<": "least", "=": "value"}
 
 
+def load_text(pointer: str, offset: int, stride: int, lanes: int, loads: str) -> str:
+    """The text of a vector that is loaded, or of one number."""
+
+    def place(at: int) -> str:
+        return f"{pointer} + {at}" if at else pointer
+
+    def one(at: int) -> str:
+        return f"{loads}({place(at)})" if loads == _LOAD_NARROW else f"{pointer}[{at}]"
+
+    def vector(at: int) -> str:
+        return f"{loads}{lanes}({place(at)})"
+
+    if stride == 0 or lanes == 1:
+        return one(offset)
+    if stride == 1:
+        return vector(offset)
+    if stride == 2:
+        # Odd places are in the vectors of the even ones before them, which another tap loads.
+        part, first = ("odd", offset - 1) if offset > 0 and offset % 2 else ("even", offset)
+        # NOTE: even ones read one element more than they take, which buffers have room for.
+        return f"(float{lanes})({vector(first)}.{part}, {vector(first + lanes)}.{part})"
+    return f"(float{lanes})({', '.join(one(offset + stride * lane) for lane in range(lanes))})"
+
+
 class Addresses(Writer):
     """The names that all parts of a kernel share: of indexes, buffers, and what has been set so far."""
 
@@ -224,28 +248,6 @@ class Addresses(Writer):
                 mine = self.name(f"{self.buffers[operand.name]}_{self.index_names[name]}")
                 self.put(f"{kind} *const {mine} = {pointer} + {times(value, stride)};")
                 self.pointers[operand] = mine
-
-    @staticmethod
-    def load_text(pointer: str, offset: int, stride: int, lanes: int, loads: str) -> str:
-        def place(at: int) -> str:
-            return f"{pointer} + {at}" if at else pointer
-
-        def one(at: int) -> str:
-            return f"{loads}({place(at)})" if loads == _LOAD_NARROW else f"{pointer}[{at}]"
-
-        def vector(at: int) -> str:
-            return f"{loads}{lanes}({place(at)})"
-
-        if stride == 0 or lanes == 1:
-            return one(offset)
-        if stride == 1:
-            return vector(offset)
-        if stride == 2:
-            # Odd places are in the vectors of the even ones before them, which another tap loads.
-            part, first = ("odd", offset - 1) if offset > 0 and offset % 2 else ("even", offset)
-            # NOTE: even ones read one element more than they take, which buffers have room for.
-            return f"(float{lanes})({vector(first)}.{part}, {vector(first + lanes)}.{part})"
-        return f"(float{lanes})({', '.join(one(offset + stride * lane) for lane in range(lanes))})"
 
     def noter(self, type_: str) -> Callable[[str], str]:
         """Return a function that names a text which is needed more than once."""

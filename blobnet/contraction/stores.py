@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from blobnet.contraction.addresses import Addresses
+from blobnet.contraction.addresses import Addresses, load_text
 from blobnet.contraction.c_text import Text, affine, combined, times
 from blobnet.contraction.form import Affine
 from blobnet.contraction.schedule import combining
@@ -147,7 +147,7 @@ class Stores(Addresses):
             name = self.name(f"{buffer}_value")
             at = element(node.operand)
             if lanes > 1 and stride:
-                value = self.load_text(f"({buffer}{self.plus(at)})", 0, stride, lanes, self.loads(node.operand.name))
+                value = load_text(f"({buffer}{self.plus(at)})", 0, stride, lanes, self.loads(node.operand.name))
             else:
                 value = self.element_text(node.operand.name, at)
             self.put(f"const {type_} {name} = {value};")

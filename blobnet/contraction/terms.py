@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping
 
-from blobnet.contraction.addresses import Addresses
+from blobnet.contraction.addresses import Addresses, load_text
 from blobnet.contraction.c_text import Text, affine, combined, is_one, nested, quotient, times
 from blobnet.contraction.form import Affine, Constraint
 from blobnet.contraction.loops import clamped
@@ -223,7 +223,7 @@ class Terms(Addresses):
         self.widths.add(width)
         name = self.name(f"{self.buffers[operand.name]}_{first}_to_{first + width - 1}".replace("-", "m"))
         space = "LOAD_LOCAL" if operand in self.tiles else self.loads(operand.name)
-        self.put(f"const float{width} {name} = {self.load_text(self.pointers[operand], first, 1, width, space)};")
+        self.put(f"const float{width} {name} = {load_text(self.pointers[operand], first, 1, width, space)};")
         for lane in range(width):
             text = f"{name}.s{lane:x}"
             loaded[operand, first + lane] = text if type_ == "float" else f"(({type_})({text}))"
@@ -258,7 +258,7 @@ class Terms(Addresses):
                 self.load_run(operand, *self.runs[operand, offset], type_, loaded)
             if (operand, offset) not in loaded:
                 loads = "LOAD_ALIGNED" if tile and tile.aligned else "LOAD_LOCAL" if tile else self.loads(operand.name)
-                value = self.load_text(self.pointers[operand], offset, stride(vector) if vector else 0, lanes, loads)
+                value = load_text(self.pointers[operand], offset, stride(vector) if vector else 0, lanes, loads)
                 name = self.name(f"{self.buffers[operand.name]}_{offset}".replace("-", "m"))
                 if vector and stride(vector) == 1 and self.steps_afar(operand):
                     later = offset + self.schedule.ahead * stride(self.innermost)
