@@ -108,6 +108,7 @@ def _network(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _name in __all__:
-    # NOTE: in its own module too, where pickle looks for it.
+    # NOTE: in its own module too, where pickle looks for it; once, also where a checkout is imported by two names.
     _build = globals()[_name]
-    globals()[_name] = vars(sys.modules[_build.__module__])[_name] = _network(_build)
+    if not hasattr(_build, "__wrapped__"):
+        globals()[_name] = vars(sys.modules[_build.__module__])[_name] = _network(_build)

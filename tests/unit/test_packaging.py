@@ -43,5 +43,12 @@ def test_the_source_distribution_has_what_the_readme_links_to(tmp_path):
     assert {*links, "LICENSE", "mkdocs.yml", "docs/images/devices_memory.png", "kernels/blob.h"} <= names
 
 
+def test_a_checkout_may_be_imported_by_both_names():
+    """The folders at its top are packages by themselves there."""
+    code = "import blobnet, models; assert models.resnet8 is blobnet.models.resnet8; print('both')"
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.stdout == "both\n", said.stderr
+
+
 def test_no_placeholder_is_left_in_the_licence():
     assert "[yyyy]" not in (ROOT / "LICENSE").read_text()
