@@ -622,7 +622,7 @@ class Model:
                 settings, class_weights=self._class_weights(settings.class_weights, data.labels, data.heads)
             )
             _check_sums(settings, data)
-            changes = check_resumed(interrupted, settings, self.graph, data.count) if interrupted else {}
+            changes = check_resumed(interrupted, settings, self.graph, data.facts) if interrupted else {}
             chosen = self.device_for(device).at(settings.precision)
         world.connect(chosen)
         with world.propagate_errors():

@@ -25,6 +25,7 @@ from blobnet.datasets.class_names import (
 )
 from blobnet.datasets.dataset import IGNORED_LABEL, Dataset, Split, ignored_label
 from blobnet.datasets.listing import Listing, has_pictures, subfolders
+from blobnet.datasets.packed import File
 from blobnet.datasets.picture_labels import (
     CLASSES,
     ROW_RULE,
@@ -34,7 +35,7 @@ from blobnet.datasets.picture_labels import (
     has_several,
     read_labels,
 )
-from blobnet.datasets.picture_source import PictureSource
+from blobnet.datasets.picture_source import SHUFFLE_BUFFER, PictureSource
 from blobnet.datasets.picture_workers import SKIP_HINT, Form, PictureWorkers
 from blobnet.datasets.pictures import REAL, note_shallow
 from blobnet.datasets.source import KEPT_BYTES, Source
@@ -65,12 +66,12 @@ _FLAT_SPLIT = "put its pictures into a folder for each class, or name their clas
 _MAX_NAMED = 20
 
 #: Pictures with their class numbers (or rows of labels), and pictures with the files of their masks.
-Pictures = list[tuple[Path, Any]]
+Pictures = list[tuple[File, Any]]
 Masked = list[tuple[Path, Path]]
 #: The pictures in folders, by their names without suffixes.
 _Stems = dict[Path, dict[str, list[Path]]]
 _Label = TypeVar("_Label")
-_Parts = Mapping[str, list[tuple[Path, _Label]]]
+_Parts = Mapping[str, Sequence[tuple[File, _Label]]]
 
 
 @dataclass(frozen=True)
@@ -86,9 +87,11 @@ class Reading:
         labels: the kind of their labels, one of LABEL_KINDS; None finds it.
         columns: those of a table that hold labels; None takes ``label`` or ``class``, else all that are not the path
             and the split.
+        shuffle_buffer: how many samples of archives are shuffled among themselves; None: SHUFFLE_BUFFER.
 
     Raises:
-        OptionError: the size is not a pair of positive numbers, or there is no such kind of labels.
+        OptionError: the size is not a pair of positive numbers, the buffer is not one, or there is no such kind of
+            labels.
     """
 
     size: tuple[int, int] | None = None
@@ -97,9 +100,14 @@ class Reading:
     units: int | None = None
     labels: str | None = None
     columns: Sequence[str] | None = None
+    shuffle_buffer: int | None = None
 
     def __post_init__(self) -> None:
         check_kind(self.labels)
+        if isinstance(self.columns, str):
+            object.__setattr__(self, "columns", (self.columns,))
+        if self.shuffle_buffer is not None and not is_int(self.shuffle_buffer, 1):
+            raise OptionError("shuffle_buffer", "it must be a number of samples", shuffle_buffer=self.shuffle_buffer)
         size: Any = self.size
         if size is None or (isinstance(size, tuple | list) and len(size) == 2 and all(is_int(n, 1) for n in size)):
             return
@@ -202,7 +210,7 @@ def _labelled_folder(folder: Path, folders: Mapping[str, Path], listing: Listing
     for part, own in parts.items():
         if not own:
             raise DataError(str(folders[part]), "its folders must hold pictures", **listing.received)
-    return _labelled_dataset(folder.resolve().name, folder, parts, ("label",), reading)
+    return labelled_dataset(folder.resolve().name, folder, parts, ("label",), reading)
 
 
 def _split_folders(folder: Path, listing: Listing) -> dict[str, Path]:
@@ -289,7 +297,7 @@ def read_picture_table(path: Path, reading: Reading) -> Dataset:
         parts.setdefault(part, []).append(Labelled(file, labels, place))
     if not parts["train"]:
         raise DataError(str(path), "it must name pictures to train on", rows=len(rows))
-    return _labelled_dataset(path.stem, path, parts, [columns[column] for column in labels_at], reading)
+    return labelled_dataset(path.stem, path, parts, [columns[column] for column in labels_at], reading)
 
 
 def _label_places(
@@ -316,7 +324,7 @@ def _label_places(
     return [place for place, name in enumerate(lower) if place != place_of_path and name and name != "split"]
 
 
-def _labelled_dataset(
+def labelled_dataset(
     name: str, subject: Path, parts: Mapping[str, Sequence[Labelled]], columns: Sequence[str], reading: Reading
 ) -> Dataset:
     """Pictures whose labels are texts as a data set."""
@@ -470,7 +478,7 @@ def _masked_dataset(folder: Path, parts: Mapping[str, Masked], reading: Reading)
     return _joined(name, splits, class_names or [str(number) for number in range(largest + 1)])
 
 
-def _files_of(pictures: Sequence[tuple[Path, _Label]]) -> tuple[str, ...]:
+def _files_of(pictures: Sequence[tuple[File, _Label]]) -> tuple[str, ...]:
     """The paths of pictures."""
     return tuple(str(path) for path, _ in pictures)
 
@@ -496,14 +504,14 @@ def _check_masks(split: Split, masks: Sequence[Path], class_names: Sequence[str]
             raise DataError(str(masks[first + number]), rule, position=tuple(place), label=label)
 
 
-def _paths(parts: _Parts[_Label]) -> list[Path]:
+def _paths(parts: _Parts[_Label]) -> list[File]:
     """The paths of the pictures of all parts."""
     return [path for pictures in parts.values() for path, _ in pictures]
 
 
 def _readable(
     name: str, parts: _Parts[_Label], forms: Sequence[Form | FileError], reading: Reading
-) -> tuple[dict[str, list[tuple[Path, _Label]]], int]:
+) -> tuple[dict[str, list[tuple[Any, _Label]]], int]:
     """The pictures that can be read, and how many cannot."""
     errors = [(path, form) for path, form in zip(_paths(parts), forms, strict=True) if isinstance(form, FileError)]
     if errors:
@@ -548,7 +556,9 @@ def _pictures(
     if not crew.count and reading.workers is None and len(paths) * math.prod(form) > KEPT_BYTES:
         crew = PictureWorkers()  # They are few, but large.
     dtype = np.float32 if REAL in depths else np.uint8
-    return _parted(parts, PictureSource(paths, form[1:], form[0], crew, name, dtype)), crew
+    source = PictureSource(paths, form[1:], form[0], crew, name, dtype)
+    source.shuffle_buffer = reading.shuffle_buffer or SHUFFLE_BUFFER
+    return _parted(parts, source), crew
 
 
 def _parted(parts: Mapping[str, Sequence[object]], source: PictureSource) -> dict[str, npt.NDArray[Any] | Source]:

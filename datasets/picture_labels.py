@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import FLOAT32_LIMIT
 from blobnet.datasets.class_names import class_file, listed_classes, note_alike, numbered_labels
+from blobnet.datasets.packed import File
 from blobnet.errors import DataError, OptionError, near_matches
 
 #: The kinds of labels: one class, any number of names, or one number or several.
@@ -35,7 +36,7 @@ class Labelled(NamedTuple):
         place: what errors call it.
     """
 
-    file: Path
+    file: File
     cells: tuple[str, ...]
     place: str
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet.datasets.file_source import check_unwritten, written
+from blobnet.datasets.packed import File, Packed
 from blobnet.datasets.picture_workers import PictureWorkers
 from blobnet.datasets.source import Rows, Source
 from blobnet.errors import FileError
+
+#: How many samples of larger files are shuffled among themselves, where nobody says it.
+SHUFFLE_BUFFER = 4096
 
 
 class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package under another name
@@ -30,15 +33,19 @@ class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package und
         subject: what errors call it.
         dtype: uint8, or float32 where pictures of more than 8 bits are among them.
 
+    Attributes:
+        shuffle_buffer: how many pictures inside larger files are shuffled among themselves in an epoch.
+
     Raises:
         OptionError: the number of workers is negative.
     """
 
     is_parallel = True
+    shuffle_buffer = SHUFFLE_BUFFER
 
     def __init__(
         self,
-        paths: Sequence[Path],
+        paths: Sequence[File],
         size: tuple[int, int],
         units: int | None,
         workers: PictureWorkers | int | None = None,
@@ -64,3 +71,18 @@ class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package und
             before = int(self._written[row, 0]), int(self._written[row, 1])
             check_unwritten(self.subject, path, now if before[0] < 0 else before, now)
             self._written[row] = now
+
+    def order(self, rows: Rows, generator: np.random.Generator) -> Rows | None:
+        """Return the order in which larger files are read one after another, and their pictures near one another."""
+        numbers: dict[Hashable, int] = {}
+        pieces = np.array([numbers.setdefault(_piece(self._paths[row]), len(numbers)) for row in rows], np.int64)
+        if numbers.keys() <= {None}:
+            return None
+        order = np.lexsort((rows, generator.permutation(len(numbers))[pieces]))
+        for first in range(0, len(order), self.shuffle_buffer):
+            generator.shuffle(order[first : first + self.shuffle_buffer])
+        return order
+
+
+def _piece(file: File) -> Hashable:
+    return file.piece if isinstance(file, Packed) else None

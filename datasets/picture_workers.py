@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from blobnet.datasets.packed import File
 from blobnet.datasets.pictures import depth_of, picture_form, read_mask, read_picture, with_units
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError
 from blobnet.support import child_process
@@ -77,7 +78,7 @@ class PictureWorkers:
         """Ends the processes; new ones start if more is to be done."""
         _end_all(self._idle)
 
-    def forms(self, paths: Sequence[Path], *, has_size: bool, is_whole: bool) -> list[Form | FileError]:
+    def forms(self, paths: Sequence[File], *, has_size: bool, is_whole: bool) -> list[Form | FileError]:
         """Return the form of each picture, or why it cannot be read; the arguments are those of :func:`picture_form`.
 
         Raises:
@@ -94,12 +95,12 @@ class PictureWorkers:
             if len(unreadable) > _MAX_UNREADABLE and not is_whole:
                 first, rule = paths[part.start], "so many pictures cannot be read that no more are looked at"
                 received = {"unreadable": len(unreadable), "first": str(unreadable[0]).rstrip(".")}
-                raise FileError(str(first.parent), rule, **received, hint=SKIP_HINT)
+                raise FileError(str(Path(first).parent), rule, **received, hint=SKIP_HINT)
 
         self._share_task("forms", paths, keep, has_size, is_whole)
         return found
 
-    def depths(self, paths: Sequence[Path]) -> list[int | None]:
+    def depths(self, paths: Sequence[File]) -> list[int | None]:
         """Return :func:`depth_of` of pictures that can be read; None for others.
 
         Raises:
@@ -110,7 +111,7 @@ class PictureWorkers:
         return found
 
     def _share_task(
-        self, task: str, paths: Sequence[Path], keep: Callable[[slice, Any], None], *settings: object
+        self, task: str, paths: Sequence[File], keep: Callable[[slice, Any], None], *settings: object
     ) -> None:
         """Has pictures looked at, some at a time, and ``keep`` take the answers."""
 
@@ -124,7 +125,7 @@ class PictureWorkers:
                 part = slice(first, min(first + _MAX_PICTURES, len(paths)))
                 keep(part, _TASKS[task](paths[part], None, *settings))
 
-    def decode(self, paths: Sequence[Path], out: npt.NDArray[Any]) -> None:
+    def decode(self, paths: Sequence[File], out: npt.NDArray[Any]) -> None:
         """Decodes pictures into ``out``, (len(paths), units, height, width), or masks: (len(paths), height, width).
 
         They are resized, and become uint8 or float32 as ``out`` is.
@@ -247,7 +248,7 @@ class _Worker:
         self._file.close()
         self._remove_name()
 
-    def ask(self, task: str, paths: Sequence[Path], size: int, *settings: object) -> Any:
+    def ask(self, task: str, paths: Sequence[File], size: int, *settings: object) -> Any:
         """Has it do something with pictures, for which memory of ``size`` bytes is reserved; the answer.
 
         Raises:
@@ -289,7 +290,7 @@ def _cannot_start(cause: object) -> DataError:
     return DataError("workers", rule, cause=cause, hint=hint)
 
 
-def _forms(paths: Sequence[Path], memory: _Memory | None, has_size: bool, is_whole: bool) -> list[Form | FileError]:
+def _forms(paths: Sequence[File], memory: _Memory | None, has_size: bool, is_whole: bool) -> list[Form | FileError]:
     found: list[Form | FileError] = []
     for place, path in enumerate(paths):
         if memory is not None:
@@ -302,7 +303,7 @@ def _forms(paths: Sequence[Path], memory: _Memory | None, has_size: bool, is_who
     return found
 
 
-def _depths(paths: Sequence[Path], memory: _Memory | None) -> list[int | None]:
+def _depths(paths: Sequence[File], memory: _Memory | None) -> list[int | None]:
     found: list[int | None] = [None] * len(paths)
     for place, path in enumerate(paths):
         if memory is not None:
@@ -312,7 +313,7 @@ def _depths(paths: Sequence[Path], memory: _Memory | None) -> list[int | None]:
     return found
 
 
-def _decode(path: Path, out: npt.NDArray[Any]) -> None:
+def _decode(path: File, out: npt.NDArray[Any]) -> None:
     *units, height, width = out.shape
     size = height, width
     out[:] = with_units(read_picture(path, size), units[0], path) if units else read_mask(path, size)
@@ -325,7 +326,7 @@ def serve(path: str) -> None:
         child_process.serve(lambda: functools.partial(_answer, memory))
 
 
-def _answer(memory: _Memory, question: tuple[str, list[Path], int, tuple[Any, ...]]) -> object:
+def _answer(memory: _Memory, question: tuple[str, list[File], int, tuple[Any, ...]]) -> object:
     task, paths, size, settings = question
     memory.reserve(size, grows=False)
     try:
@@ -337,7 +338,7 @@ def _answer(memory: _Memory, question: tuple[str, list[Path], int, tuple[Any, ..
         return DataError(str(paths[memory.place]), "the picture must be readable", cause=cause)
 
 
-def _fill(paths: list[Path], memory: _Memory, shape: tuple[int, ...], kind: str) -> bool:
+def _fill(paths: list[File], memory: _Memory, shape: tuple[int, ...], kind: str) -> bool:
     for place, (path, planes) in enumerate(zip(paths, memory.pictures((len(paths), *shape), kind), strict=True)):
         memory.place = place
         _decode(path, planes)

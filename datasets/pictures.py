@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from blobnet.datasets.checks import check_arrays
 from blobnet.datasets.file_source import npy_shape, read_npy, readable
+from blobnet.datasets.packed import File, bytes_of, opened
 from blobnet.errors import DataError, FileError, OptionError, extra, warn
 from blobnet.support.picture_kinds import DEEP, FORMATS, PLUGINS
 from blobnet.support.regular_file import MAX_UNPACKED, check_regular, most_memory
@@ -116,7 +117,7 @@ def image_size(path: str | Path) -> tuple[int, int]:
     return picture_form(path)[1:]
 
 
-def read_picture(path: Path, size: tuple[int, int] | None = None) -> npt.NDArray[Any]:
+def read_picture(path: File, size: tuple[int, int] | None = None) -> npt.NDArray[Any]:
     """Decode a picture to (1, H, W) if it is gray, else to (3, H, W); uint8 or float32, as :func:`read_image`.
 
     Args:
@@ -132,7 +133,7 @@ def read_picture(path: Path, size: tuple[int, int] | None = None) -> npt.NDArray
     return _opened(path, from_file, None if size is None else 2 * max(size))
 
 
-def read_mask(path: Path, size: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
+def read_mask(path: File, size: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
     """Decode a mask, which holds a class number for each position, to (H, W).
 
     The numbers are the gray values of a picture, or the indices into its palette, whatever its colours are.
@@ -149,7 +150,7 @@ def read_mask(path: Path, size: tuple[int, int] | None = None) -> npt.NDArray[np
     return _opened(path, from_file)
 
 
-def _class_numbers(picture: Any, path: Path, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+def _class_numbers(picture: Any, path: File, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
     from PIL import Image, ImageOps
 
     if picture.format == "JPEG" or not (picture.mode in ("1", "L", "P") or picture.mode.startswith("I")):
@@ -246,7 +247,7 @@ def mask_colours() -> npt.NDArray[np.uint8]:
     return colours
 
 
-def picture_form(path: Path, *, has_size: bool = True, is_whole: bool = False) -> tuple[int, int, int]:
+def picture_form(path: File, *, has_size: bool = True, is_whole: bool = False) -> tuple[int, int, int]:
     """The (units, height, width) of what :func:`read_picture` gives, from a picture's first bytes where they say it.
 
     Args:
@@ -271,7 +272,7 @@ def picture_form(path: Path, *, has_size: bool = True, is_whole: bool = False) -
     return _opened(path, form)
 
 
-def depth_of(path: Path) -> int | None:
+def depth_of(path: File) -> int | None:
     """Return REAL for a picture that is read as float32, None for 8 bits, and for 16-bit colours their largest value.
 
     Of 16-bit colours Pillow reads no more than 8 bits.
@@ -305,17 +306,17 @@ def note_shallow(subject: str, depths: Sequence[int | None]) -> None:
         warn(subject, rule, pictures=len(deep), hint=hint)
 
 
-def _opened(path: Path, use: Callable[[Any], _Result], least_side: int | None = None) -> _Result:
+def _opened(path: File, use: Callable[[Any], _Result], least_side: int | None = None) -> _Result:
     """Return ``use`` of an opened picture; ``least_side`` is the least side that its decoder must keep."""
     _require_pillow(path)
     from PIL import Image, UnidentifiedImageError
 
     try:
         check_regular(path)
-        with Image.open(path, formats=_formats()) as picture:
+        with opened(path) as file, Image.open(file, formats=_formats()) as picture:
             if least_side is not None:
                 picture.draft(None, (least_side, least_side))
-            needed, most = math.prod(picture.size) * _PIXEL_BYTES, most_memory(path.stat().st_size)
+            needed, most = math.prod(picture.size) * _PIXEL_BYTES, most_memory(bytes_of(path))
             if needed > most:
                 rule = f"decoding a picture must take no more than {MAX_UNPACKED} times its file, or 1 GiB"
                 raise FileError(str(path), rule, pixels=math.prod(picture.size), bytes=needed, most=most)
@@ -355,15 +356,15 @@ def _formats() -> list[str]:
     return [kind for kind in dict.fromkeys(FORMATS.values()) if kind in Image.OPEN]
 
 
-def _plugin_hint(path: Path) -> str | None:
+def _plugin_hint(path: File) -> str | None:
     """Return a hint at what reads a picture whose content is of another format than its name (HEIC in ``.jpg``)."""
-    with path.open("rb") as file:
+    with opened(path) as file:
         start = file.read(12)
     kind = _BRANDS.get(start[8:]) if start[4:8] == _BRANDED else None
     return f"it is {kind}, whatever its name says: pip install {PLUGINS[kind][1]}" if kind and not reads(kind) else None
 
 
-def with_units(planes: npt.NDArray[Any], units: int, path: Path) -> npt.NDArray[Any]:
+def with_units(planes: npt.NDArray[Any], units: int, path: File) -> npt.NDArray[Any]:
     """Gray as RGB, or RGB as gray, if ``units`` demands it."""
     if units not in (1, 3):
         raise DataError(
@@ -413,7 +414,7 @@ def _read_array(path: Path, units: int) -> npt.NDArray[Any]:
     return np.ascontiguousarray(planes, dtype=np.uint8 if planes.dtype == np.uint8 else np.float32)
 
 
-def _require_pillow(path: Path) -> None:
+def _require_pillow(path: File) -> None:
     """Pillow is an optional extra; that it is missing is no FileError, since it is the fault of no picture."""
     if importlib.util.find_spec("PIL") is None:
         raise OptionError(str(path), "reading or resizing pictures needs Pillow", hint=extra("images"))

@@ -80,6 +80,13 @@ class Source(ABC):
         """Raises DataError where a value of samples that were lent is not finite."""
         check_finite(samples, "x", self.subject, rows)
 
+    def order(self, rows: Rows, generator: np.random.Generator) -> Rows | None:
+        """Return the places in ``rows`` in the order in which an epoch reads these samples.
+
+        None where any order is as quick: then it is one of all permutations.
+        """
+        return None
+
     def __getitem__(self, rows: Rows | slice) -> Source:
         """Some samples, by their numbers or as a slice; they are not read yet."""
         return Part(self, np.arange(len(self), dtype=np.int64)[rows])
@@ -201,6 +208,9 @@ class Part(Source):
 
     def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
         self._source.read(self._rows[rows], out)
+
+    def order(self, rows: Rows, generator: np.random.Generator) -> Rows | None:
+        return self._source.order(self._rows[rows], generator)
 
     def check_all(self) -> None:
         self._source.check_all()

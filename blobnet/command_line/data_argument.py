@@ -32,7 +32,7 @@ from blobnet.support.unit_axes import TO_FIRST, with_units_first
 from blobnet.training.arguments import losses_for
 
 #: Options that say how the data are read.
-OF_DATA = ("data_folder", "image_size", "workers", "skip_unreadable", "labels", "columns")
+OF_DATA = ("data_folder", "image_size", "workers", "skip_unreadable", "labels", "columns", "shuffle_buffer")
 
 
 def load_dataset(
@@ -70,6 +70,7 @@ def load_plain_dataset(options: argparse.Namespace, model: Model | None = None, 
         units=units,
         labels=kind,
         columns=options.columns,
+        shuffle_buffer=options.shuffle_buffer,
     )
     if model is None or shape is None:
         return data

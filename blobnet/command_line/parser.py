@@ -35,6 +35,8 @@ class Parser(argparse.ArgumentParser):
         meant = [option for option in options if _initials(option) == name.strip("-")]
         # All of the options stand in the help, which the error names.
         near = nearest(meant[0] if meant else name, meant or options) if name.startswith("-") else None
+        if name.endswith(".tar"):
+            near = "a pattern must stand in quotes, as --dataset 'train-{000..146}.tar' does"
         self.error(f"unknown argument {arguments[0]!r}" + (f": {near}" if near else ""))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

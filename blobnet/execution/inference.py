@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import itertools
 import math
 import threading
@@ -113,6 +114,21 @@ class LabelledData:
         self.bytes = sum(source.bytes for source in sources)
         self.steps = lambda size: -(-count // size)
         self._jobs = lambda size, skipped, world: world.scatter(runs(count, size, skipped))
+
+    def order(self, generator: np.random.Generator) -> Rows:
+        """Return the numbers of all samples in the order of an epoch, as the first input's source likes to be read."""
+        assert self.count is not None, "a stream has its own order"
+        order = self.sources[0].order(np.arange(self.count), generator)
+        return generator.permutation(self.count) if order is None else order
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a training that is resumed must find again: the number of samples, and what tells their order."""
+        if self.count is None:
+            return {}
+        order = self.sources[0].order(np.arange(self.count), np.random.default_rng(0))
+        own = {} if order is None else {"order": hashlib.sha256(order.tobytes()).hexdigest()[:16]}
+        return {"samples": self.count, **own}
 
     def some(self, rows: Rows) -> LabelledData:
         """Return those of some samples, by their numbers."""

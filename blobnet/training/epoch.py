@@ -120,7 +120,7 @@ class Epoch:
         self._batches, self._samples = done
         order: Rows | None = None
         if self._data.count is not None:
-            order = np.random.default_rng([step.settings.seed, number]).permutation(self._data.count)
+            order = self._data.order(np.random.default_rng([step.settings.seed, number]))
         #: The samples' numbers in their order; None where they have none.
         self._order = order
 

@@ -30,7 +30,7 @@ def interrupted_training(state: TrainingState | None, loss: Any) -> Interrupted:
 
 
 def check_resumed(
-    interrupted: Interrupted, settings: TrainingSettings, graph: Graph, samples: int | None
+    interrupted: Interrupted, settings: TrainingSettings, graph: Graph, facts: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
     """Check that a resumed training changes nothing but what may change.
 
@@ -38,7 +38,7 @@ def check_resumed(
         interrupted: the training that goes on.
         settings: those of the resumed one.
         graph: the model.
-        samples: how many samples it has; None for a stream.
+        facts: of its data: how many samples there are, but for a stream; their order, where it is their own.
 
     Returns:
         What changes, by name: (before, now).
@@ -56,11 +56,16 @@ def check_resumed(
             changed[name] = before, now
         elif before != now:
             raise _refusal(option.called or name.replace("_", " "), before, now)
+    samples = facts.get("samples")
     if state.place and (samples is None) != ("samples" not in saved):
         rule = "in the middle of an epoch, data must come as before: by their numbers, or as a stream"
         raise OptionError("resume", rule, now="a stream" if samples is None else f"{samples} samples")
     if samples is not None and saved.get("samples", samples) != samples:
         raise _refusal("samples", saved["samples"], samples)
+    if state.place and saved.get("order") != facts.get("order"):
+        rule = "in the middle of an epoch, samples must be in the order of the interrupted training"
+        hint = "give the same archives in the same order, and the same --shuffle-buffer (shuffle_buffer in Python)."
+        raise OptionError("resume", rule, saved=saved.get("order"), now=facts.get("order"), hint=hint)
     return changed
 
 

@@ -97,7 +97,8 @@ class Trainer:
         self._first_loss: float | None = None
         self.best: dict[str, FloatArray] | None = None
         #: Of the training data; None while that is not known, and for a stream.
-        self._count: int | None = None
+        #: What files keep of the data.
+        self._facts: Mapping[str, Any] = {}
         #: What is other than in the interrupted training, by name: (before, now).
         self._changes: Mapping[str, tuple[Any, Any]] = {}
         #: The weights and the optimizer's state, and their version.
@@ -149,14 +150,13 @@ class Trainer:
         if self.batches:
             place = {"batches": self.batches, "samples": self.samples, "learning_rate": self.learning_rate}
             place["totals"] = self.step.totals().tolist()
-        samples = {} if self._count is None else {"samples": self._count}
         return TrainingState(
             epoch=self.epoch,
             step=self.step.number,
             seed=self.settings.seed,
             optimizer=self.settings.optimizer.description(),
             optimizer_state=optimizer_state,
-            settings=self.settings.for_file(self.step.graph) | samples,
+            settings={**self.settings.for_file(self.step.graph), **self._facts},
             place=place,
         )
 
@@ -211,7 +211,7 @@ class Trainer:
         """
         heads, epochs = self.step.heads, self.settings.epochs
         self._check(data)
-        self._count = data.train.count
+        self._facts = data.train.facts
         self._steps = -(-(data.train.steps(self.batch_size) or 1) // self.settings.accumulate)
         progress.metrics += measured_names(heads)
         validation = None if data.validation is None else _Validation(self.step, data.validation, data.metrics)
@@ -223,7 +223,7 @@ class Trainer:
         loader = Loader(self.step.executor)
         if self.epoch < epochs:
             reserved = self.step.bytes + (validation.bytes if validation is not None else 0)
-            with bar("loading data", self._count, verbose) as shown:
+            with bar("loading data", data.train.count, verbose) as shown:
                 loader.keep(data.train.sources, reserved, shown.update, self.step.world)
             if validation is not None:
                 validation.load(reserved + data.train.bytes, verbose=verbose)
@@ -316,7 +316,7 @@ class Trainer:
         done = self.batches, self.samples
         title = f"epoch {self.epoch + 1}/{progress.epochs}"
         epoch = self._under_way = Epoch(step, loader, data, self.epoch, done)
-        with contextlib.closing(epoch), bar(title, self._count, verbose, self.samples) as shown:
+        with contextlib.closing(epoch), bar(title, data.train.count, verbose, self.samples) as shown:
             watch = _Watch(step, shown, self._check_losses)
             for planned in epoch.steps:
                 # Of what callbacks do nobody knows how long it takes, nor of the first step, which finds memory.

@@ -100,7 +100,7 @@ def test_a_resumed_training_has_what_is_not_given(name: str) -> None:
         found = dataclasses.replace(found, class_weights=[found.class_weights])
     # How much memory a device has, no file says.
     assert found == (dataclasses.replace(settings, fit_memory=False))
-    assert check_resumed(interrupted(graph, settings), found, graph, 7) == {}
+    assert check_resumed(interrupted(graph, settings), found, graph, {"samples": 7}) == {}
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -110,30 +110,30 @@ def test_what_a_resumed_training_may_change(name: str) -> None:
     before, now = (TrainingSettings.of(graph, base | {name: value}) for value in VALUES[name])
     stopped = interrupted(graph, before)
     if name in MAY_CHANGE:
-        changed = check_resumed(stopped, now, graph, None)
+        changed = check_resumed(stopped, now, graph, {})
         assert changed == ({} if name == "fit_memory" else {name: VALUES[name]})
         return
     message = f"^resume: the {CALLED.get(name, name)} must be that of the interrupted training. Received saved="
     with pytest.raises(OptionError, match=message):
-        check_resumed(stopped, now, graph, None)
+        check_resumed(stopped, now, graph, {})
 
 
 def test_the_learning_rate_alone_of_an_optimizer_may_change() -> None:
     graph = network().graph
     before, now = (TrainingSettings.of(graph, {"optimizer": optimizers.SGD(rate, momentum=0.5)}) for rate in (0.1, 0.2))
-    assert check_resumed(interrupted(graph, before), now, graph, None) == {"learning_rate": (0.1, 0.2)}
+    assert check_resumed(interrupted(graph, before), now, graph, {}) == {"learning_rate": (0.1, 0.2)}
 
 
 def test_samples_must_be_as_many() -> None:
     graph = network().graph
     settings = TrainingSettings.of(graph, {})
     stopped = interrupted(graph, settings, samples=20)
-    assert check_resumed(stopped, settings, graph, 20) == check_resumed(stopped, settings, graph, None) == {}
+    assert check_resumed(stopped, settings, graph, {"samples": 20}) == check_resumed(stopped, settings, graph, {}) == {}
     message = (
         r"^resume: the samples must be that of the interrupted training\. Received saved=20, now=21\. Hint: give what"
     )
     with pytest.raises(OptionError, match=message):
-        check_resumed(stopped, settings, graph, 21)
+        check_resumed(stopped, settings, graph, {"samples": 21})
 
 
 def test_a_file_says_what_could_be_otherwise() -> None:
@@ -165,10 +165,12 @@ def test_an_older_file_says_less() -> None:
     graph = network().graph
     stopped = interrupted(graph, TrainingSettings.of(graph, {}))
     stopped.state.settings.clear()
-    assert check_resumed(stopped, TrainingSettings.of(graph, {"batch_size": 3, "epochs": 9}), graph, 5) == {}
+    assert (
+        check_resumed(stopped, TrainingSettings.of(graph, {"batch_size": 3, "epochs": 9}), graph, {"samples": 5}) == {}
+    )
     for name in ("freeze", "shards", "augment", "average", "accumulate"):
         with pytest.raises(OptionError, match=f"the {CALLED.get(name, name)} must be that of the interrupted training"):
-            check_resumed(stopped, TrainingSettings.of(graph, {name: VALUES[name][0]}), graph, 5)
+            check_resumed(stopped, TrainingSettings.of(graph, {name: VALUES[name][0]}), graph, {"samples": 5})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""Archives of pictures, from files to a trained model and back."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import blobnet as bn
+
+image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+
+
+@pytest.fixture
+def archives(tmp_path: Path) -> str:
+    """Sixty digits to train on and thirty to test on."""
+    data = bn.datasets.load("digits")
+    for name, split, first in (("train-0", data.train, 0), ("train-1", data.train, 30), ("test-0", data.test, 0)):
+        assert split is not None
+        with tarfile.open(tmp_path / f"{name}.tar", "w") as archive:
+            for number in range(first, first + 30):
+                file = io.BytesIO()
+                image.fromarray((split.x[number, 0] * 15).astype(np.uint8)).save(file, "PNG")
+                for end, content in {"png": file.getvalue(), "cls": str(split.y[number]).encode()}.items():
+                    member = tarfile.TarInfo(f"{number:03}.{end}")
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+    return f"{tmp_path}/t*-{{0..1}}.tar".replace("{0..1}", "?")
+
+
+def test_train_resume_and_evaluate(run, archives: str) -> None:
+    options = ["train", "resnet8", "--dataset", archives, "--batch-size", 16, "--shuffle-buffer", 20]
+    whole = run(*options, "--epochs", 2, "--output", "whole.h5")
+    assert whole.status == 0, whole.err
+    assert "60 + 30 samples of (1, 8, 8), 10 classes" in whole.err
+    assert run(*options, "--epochs", 1, "--schedule", "constant", "--output", "parts.h5").status == 0
+    assert run(*options, "--epochs", 2, "--resume", "--output", "parts.h5").status == 0
+    measured = run("evaluate", "whole.h5", "--dataset", archives, "--report", "--mistakes", "mistakes.csv")
+    assert measured.status == 0, measured.err
+    assert "test-0.tar, 0" in Path("mistakes.csv").read_text()
+
+
+def test_patterns_that_a_shell_expanded(run) -> None:
+    failed = run("train", "resnet8", "--dataset", "a-0.tar", "a-1.tar")
+    assert failed.status == 2
+    assert "unknown argument 'a-1.tar': a pattern must stand in quotes, as --dataset 'train-{000..146}.tar' does" in (
+        failed.err
+    )
