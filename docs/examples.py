@@ -241,6 +241,9 @@ optimizer = optimizers.AdamW(schedules.OneCycle(5e-3))
 # blobnet.schedules.Custom
 optimizer = optimizers.Adam(schedules.Custom(lambda step: 1e-3 * 0.999**step))
 
+# blobnet.augment.AugMix
+changes = [augment.AugMix(severity=3)]  # model.fit(x, y, augment=changes), where x is of uint8
+
 # blobnet.augment.Brightness
 changes = [augment.Brightness(0.2)]  # model.fit(x, y, augment=changes)
 
@@ -259,6 +262,9 @@ changes = [augment.Flip(), augment.Flip(horizontal=False, vertical=True)]
 # blobnet.augment.Mixup
 changes = [augment.Mixup(0.2)]
 
+# blobnet.augment.RandAugment
+changes = [augment.RandomCrop(2), augment.RandAugment(num_ops=2, magnitude=9)]
+
 # blobnet.augment.RandomAffine
 changes = [augment.RandomAffine(degrees=10, translate=0.1)]
 
@@ -270,6 +276,9 @@ changes = [augment.RandomResizedCrop(scale=(0.25, 1.0))]
 
 # blobnet.augment.Saturation
 changes = [augment.Saturation(0.2)]
+
+# blobnet.augment.TrivialAugment
+changes = [augment.RandomCrop(2), augment.Flip(), augment.TrivialAugment()]
 
 # blobnet.callbacks.CSVLog
 calls = [callbacks.CSVLog("epochs.csv")]  # model.fit(x, y, callbacks=calls)

@@ -1,9 +1,9 @@
 """Augmentation: how samples change at random on their way into a network that is trained.
 
 Each sample of a batch gets a row of numbers, by which the kernel that fills the input blob reads and writes it
-(kernels/input/augmented.cl), so that augmentation takes no pass over the samples of its own. The numbers follow from
-the seed, the epoch and the sample's number alone: they do not depend on batches, on the samples' order, or on where a
-training was resumed.
+(kernels/input/augmented.cl), so that augmentation takes no pass over the samples of its own; policies take one before
+(kernels/input/policy.cl). The numbers follow from the seed, the epoch and the sample's number alone: they do not depend
+on batches, on the samples' order, or on where a training was resumed.
 
 What changes geometry acts in the order of the list, as one map: values are interpolated once. What changes colours acts
 on the result, in the same way, and what is erased after that. What comes from outside a picture, or is erased, is the
@@ -20,8 +20,10 @@ from blobnet.augment.crop import RandomCrop, RandomResizedCrop
 from blobnet.augment.erasing import Erasing
 from blobnet.augment.flip import Flip
 from blobnet.augment.mixtures import CutMix, Mixup
+from blobnet.augment.policies import AugMix, RandAugment, TrivialAugment
 
 __all__ = [
+    "AugMix",
     "Augmentation",
     "Brightness",
     "Contrast",
@@ -29,8 +31,10 @@ __all__ = [
     "Erasing",
     "Flip",
     "Mixup",
+    "RandAugment",
     "RandomAffine",
     "RandomCrop",
     "RandomResizedCrop",
     "Saturation",
+    "TrivialAugment",
 ]

@@ -44,5 +44,6 @@ class RandomAffine(Augmentation):
         ]
         factor = 1 / _between(draws[3], self.scale)
         rows.move((1, 1), middle)
-        rows.turn(factor * np.cos(angle), factor * np.sin(angle))
+        cosine, sine, nothing = factor * np.cos(angle), factor * np.sin(angle), np.zeros(rows.count)
+        rows.read_through(np.array([[cosine, sine, nothing], [-sine, cosine, nothing]]))
         rows.move((1, 1), [-place - shift for place, shift in zip(middle, shifts, strict=True)])

@@ -12,14 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.errors import OptionError
+from blobnet.layers.input import POLICY_WORDS
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.support.checks import check_number
 from blobnet.support.kinds import Kind
 
 Float64Array = npt.NDArray[np.float64]
 Range = tuple[float, float]
-#: Numbers in a block of the generator, and the most blocks of an augmentation and a sample.
-_BLOCK, _MAX_BLOCKS = 4, 2
+#: Numbers in a block of the generator, and blocks of a stream and a sample that differ by the counter's second word.
+_BLOCK, _BLOCKS = 4, 2
 #: Makes the key another one than that of dropout.
 _KEY = 0x6175676D
 _MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], np.uint64)[:, None, None]
@@ -41,12 +42,14 @@ class Rows:
         erased: (4, count), the first row and column that are erased, and those after the last.
         colours: (4, count), the factors of the sample, of its gray, of the mean, and of the gray of the means.
         mixed: (5, count), the cells that are mixed, as those that are erased, and the partner's part of their values.
+        steps: (steps, POLICY_WORDS, count), those of a policy, before all of these (kernels/input/policy.cl).
     """
 
     def __init__(self, count: int, shape: Shape) -> None:
         self.count, self.shape = count, shape
         self.maps, self.erased = np.zeros((2, 3, count)), np.zeros((4, count))
         self.colours, self.mixed = np.zeros((4, count)), np.zeros((5, count))
+        self.steps = np.zeros((0, POLICY_WORDS, count))
         self.maps[0, 0] = self.maps[1, 1] = self.colours[0] = 1
         self._mixtures = 0
 
@@ -57,11 +60,11 @@ class Rows:
         by_y *= scales[0]
         by_x *= scales[1]
 
-    def turn(self, cosine: Any, sine: Any) -> None:
-        """Reads from (cosine * y + sine * x, cosine * x - sine * y) what was read from (y, x)."""
-        by_y, by_x = self.maps[:, 0].copy(), self.maps[:, 1].copy()
-        self.maps[:, 0] = cosine * by_y - sine * by_x
-        self.maps[:, 1] = sine * by_y + cosine * by_x
+    def read_through(self, maps: Float64Array) -> None:
+        """Reads from where maps, (2, 3, count), send a position what was read from that position."""
+        by_y, by_x, constant = (self.maps[:, place, None] for place in range(3))
+        self.maps = by_y * maps[0] + by_x * maps[1]
+        self.maps[:, 2:] += constant
 
     def mix(self, draws: Float64Array, probability: float, cells: Sequence[Any], part: Any) -> None:
         """Mixes samples with their partners: of several ways to do so, each sample takes one, all as often.
@@ -78,9 +81,15 @@ class Rows:
             own[:] = np.where(taken, is_mixed * new, own)
 
     def packed(self) -> FloatArray:
-        """A row of AUGMENTATION_WORDS float32 for each sample."""
+        """A row of AUGMENTATION_WORDS float32 for each sample, and POLICY_WORDS for each step."""
         # NOTE: a sum with 0 turns -0, which products of maps make, into 0.
-        parts = self.maps.reshape(6, self.count) + 0.0, self.erased, self.colours, self.mixed
+        parts = (
+            self.maps.reshape(6, self.count) + 0.0,
+            self.erased,
+            self.colours,
+            self.mixed,
+            self.steps.reshape(-1, self.count),
+        )
         return np.ascontiguousarray(np.concatenate(parts, dtype=np.float32, casting="same_kind").T)
 
 
@@ -90,14 +99,24 @@ class Augmentation(Kind):
 
     kinds: ClassVar[dict[str, type[Augmentation]]] = {}
     noun: ClassVar[str] = "augmentation"
-    #: The random numbers of a sample: one or two blocks of the generator.
-    numbers: ClassVar[int] = 4
     #: The least axes that a sample must have besides its units.
     rank: ClassVar[int] = 2
     #: True if values move to other cells.
     moves: ClassVar[bool] = False
     #: True if a sample is mixed with another one, and so has two labels.
     mixes: ClassVar[bool] = False
+    #: True if values of several places are mixed, so that labels of places have none to follow to.
+    blurs: ClassVar[bool] = False
+
+    @property
+    def numbers(self) -> int:
+        """The random numbers of a sample."""
+        return _BLOCK
+
+    @property
+    def policy_steps(self) -> int:
+        """The steps that it makes for kernels/input/policy.cl: a list has at most one augmentation that makes any."""
+        return 0
 
     @abstractmethod
     def apply(self, rows: Rows, draws: Float64Array) -> None:
@@ -148,15 +167,16 @@ def uniform(seed: int, epoch: int, samples: npt.NDArray[np.integer], numbers: Se
     """Random numbers above 0 and below 1, so many for each stream and sample: (number, samples) for each stream.
 
     Each follows from the seed, the epoch, the sample and its place in its stream alone: Philox4x32-10 (Salmon et al.
-    2011, *Parallel random numbers: as easy as 1, 2, 3*) with the seed as the key and (sample, block, epoch, 0) as the
-    counter. NumPy's has one counter for all, and samples come in any order.
+    2011, *Parallel random numbers: as easy as 1, 2, 3*) with the seed as the key and (sample, stream and block, epoch,
+    later blocks) as the counter. NumPy's has one counter for all, and samples come in any order.
     """
     counts = [-(-number // _BLOCK) for number in numbers]
-    places = [_MAX_BLOCKS * stream + block for stream, count in enumerate(counts) for block in range(count)]
-    blocks = np.array(places, np.uint64)[:, None]
+    own = [(stream, block) for stream, count in enumerate(counts) for block in range(count)]
+    blocks = np.array([_BLOCKS * stream + block % _BLOCKS for stream, block in own], np.uint64)[:, None]
+    later = np.array([block // _BLOCKS for _, block in own], np.uint64)[:, None]
     first = (np.asarray(samples).astype(np.uint64) & _LOW)[None, :]
-    words = np.empty((4, len(places), len(samples)), np.uint64)
-    words[0], words[1], words[2], words[3] = first, blocks, epoch, 0
+    words = np.empty((4, len(own), len(samples)), np.uint64)
+    words[0], words[1], words[2], words[3] = first, blocks, epoch, later
     products = np.empty((2, *words.shape[1:]), np.uint64)
     keys = np.array([(seed ^ _KEY) & 0xFFFFFFFF, seed >> 32], np.uint64)
     for _ in range(10):

@@ -12,7 +12,6 @@ from blobnet.augment.base import Augmentation, Rows, uniform
 from blobnet.errors import FileError, OptionError
 from blobnet.losses import Loss
 from blobnet.memory.blob import FloatArray, Shape
-from blobnet.planning import AUGMENTATION_WORDS
 
 #: For how many samples rows are made at once: NumPy's calls then take a small part of the time.
 _AHEAD = 1024
@@ -29,6 +28,10 @@ def check_fit(augmentations: Iterable[Augmentation], samples: Shape, output: Sha
     """
     for augmentation in augmentations:
         augmentation.check(samples)
+        if augmentation.blurs and output.rank:
+            rule = "labels for each position, and boxes, cannot follow what it moves: it mixes several geometries"
+            hint = "TrivialAugment and RandAugment move them along."
+            raise OptionError(str(augmentation), rule, output=output, hint=hint)
         if augmentation.moves and output.rank and not loss.takes_boxes and _positions(output) != _positions(samples):
             rule = "labels for each position move along only where they have the height and width of samples"
             hint = "leave this one out; colours and Erasing keep everything in its place."
@@ -83,15 +86,13 @@ def rows_for(
         samples: the samples' numbers.
 
     Returns:
-        (samples, AUGMENTATION_WORDS) float32.
+        (samples, numbers) float32, as kernels/input/augmented.cl reads them.
     """
     rows = Rows(len(samples), shape)
     draws = uniform(seed, epoch, samples, [augmentation.numbers for augmentation in augmentations])
     for augmentation, own in zip(augmentations, draws, strict=True):
         augmentation.apply(rows, own)
-    packed = rows.packed()
-    assert packed.shape[1] == AUGMENTATION_WORDS
-    return packed
+    return rows.packed()
 
 
 def partner_shares(rows: FloatArray, shape: Shape, *, has_positions: bool = False) -> FloatArray:
@@ -128,7 +129,7 @@ class EpochRows:
     ) -> None:
         self._settings = augmentations, shape, seed, epoch
         self._numbers = numbers
-        self._first, self._rows = 0, np.empty((0, AUGMENTATION_WORDS), np.float32)
+        self._first, self._rows = 0, np.empty((0, 0), np.float32)
 
     def of(self, first: int, count: int) -> FloatArray:
         """The rows of so many samples from a place of the order on."""

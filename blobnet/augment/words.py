@@ -17,7 +17,7 @@ def augmentations_of(value: Any, subject: str = "augment") -> tuple[Augmentation
     """A list of augmentations, one alone, or their words: ``"crop=3, flip"``.
 
     Raises:
-        OptionError: it is none of these, or erases twice.
+        OptionError: it is none of these, erases twice, or has two policies.
     """
     if isinstance(value, Augmentation):
         value = [value]
@@ -28,8 +28,12 @@ def augmentations_of(value: Any, subject: str = "augment") -> tuple[Augmentation
         rule = "it must be a list of augmentations, or of their words in a string"
         hint = "for example [RandomCrop(2), Flip()] of blobnet.augment, or 'crop=2, flip'."
         raise OptionError(subject, rule, augment=value, hint=hint)
+    received = ", ".join(map(str, items))
     if sum(isinstance(item, Erasing) for item in items) > 1:
-        raise OptionError(subject, "there must be at most one Erasing", augment=", ".join(map(str, items)))
+        raise OptionError(subject, "there must be at most one Erasing", augment=received)
+    if sum(item.policy_steps > 0 for item in items) > 1:
+        hint = "RandAugment(3) does three changes."
+        raise OptionError(subject, "there must be at most one policy", augment=received, hint=hint)
     return tuple(items)
 
 

@@ -21,6 +21,7 @@ from blobnet.errors import DataError
 from blobnet.execution.executor import Executor, plan_for
 from blobnet.execution.loader import IndexedReader, Loader
 from blobnet.layers import Layer
+from blobnet.layers.input import AUGMENTATION_WORDS, POLICY_WORDS
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.network.graph import Graph, from_nodes
@@ -143,7 +144,8 @@ def network_inputs(
     graph = input_graph(entry)
     if not len(numbers):
         return np.empty((0, *graph.input.shape.dimensions), np.float32)
-    settings = {"sample_type": source.dtype.name, "augmented": changes is not None}
+    steps = 0 if changes is None else (changes.shape[1] - AUGMENTATION_WORDS) // POLICY_WORDS
+    settings = {"sample_type": source.dtype.name, "augmented": changes is not None, "policy_steps": steps}
     plan = plan_for(device, graph, len(numbers), **settings)
     parameters = DeviceParameters(device, graph, plan.request.parameters)
     parameters.write(weights)

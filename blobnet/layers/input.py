@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from blobnet.errors import OptionError
-from blobnet.launch.kernel_call import KernelCall, elementwise_work
+from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, elementwise_work, group_size, power_of_two
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import Layer, LayerContext, ParameterSpec
-from blobnet.memory.blob import AXES, AXIS_NAMES, Shape
+from blobnet.memory.blob import AXES, AXIS_NAMES, FLOAT32, Shape
 from blobnet.support.checks import is_int
 
+#: Numbers in a row of the ``augmentation`` array, as kernels/input/augmented.cl reads them; and those that each step of
+#: a policy adds (kernels/input/policy.cl).
+AUGMENTATION_WORDS, POLICY_WORDS = 19, 8
 #: What kernels call the types of samples.
 _C_TYPES = {
     "uint8": "uchar",
@@ -95,10 +98,18 @@ class Input(Layer):
             "SAMPLE_TYPE": _C_TYPES[site.sample_type],
             "HALF_SAMPLES": int(site.sample_type == "float16"),
         }
+        calls: list[KernelCall] = []
         if site.augmented:
             arrays["AUGMENTATION"] = site.shared("augmentation")
-            macros["HAS_GRAY"] = int(self.units == 3)
+            row = arrays["AUGMENTATION"].per_sample
+            steps = (row - AUGMENTATION_WORDS) // POLICY_WORDS
+            macros |= {"HAS_GRAY": int(self.units == 3), "ROW_LENGTH": row, "IN_ORDER": int(steps > 0)}
+            if steps:
+                calls = [self._policy(site, arrays, row, steps)]
+                arrays["SAMPLES"] = calls[0].arrays["CHANGED"]
+                macros["SAMPLE_TYPE"] = _C_TYPES["float32"]
         return [
+            *calls,
             KernelCall(
                 "input/augmented" if site.augmented else "input/forward",
                 f"{site.name} forward",
@@ -107,5 +118,35 @@ class Input(Layer):
                 arrays=arrays,
                 macros=macros,
                 local_size=local,
-            )
+            ),
         ]
+
+    def _policy(self, site: LayerContext, arrays: Mapping[str, Array], row: int, steps: int) -> KernelCall:
+        """Return the launch that changes pictures by the steps at the end of each row."""
+        shape = site.output.shape
+        scratches = min(2, steps - 1)
+        own = {
+            "SCRATCH": site.memory("scratch", 1, -(-scratches * shape.elements // FLOAT32.itemsize)),
+            "CHANGED": site.memory("changed", 0, shape.elements),
+        }
+        width = height = 1
+        if site.tuning.model.is_simt:
+            items = group_size(site.tuning.model, 256)
+            width = power_of_two(shape.width, min(items, 32))
+            height = items // width
+        return KernelCall(
+            "input/policy",
+            f"{site.name} forward",
+            GlobalSize(width, height),
+            arrays={role: arrays[role] for role in ("SAMPLES", "ROWS", "MEAN", "AUGMENTATION")} | own,
+            macros={
+                "UNITS": shape.units,
+                "DEPTH": shape.depth,
+                "PLANE_HEIGHT": shape.height,
+                "PLANE_WIDTH": shape.width,
+                "ROW_LENGTH": row,
+                "STEPS": steps,
+                "SCRATCHES": scratches,
+            },
+            local_size=(width, height, 1),
+        )

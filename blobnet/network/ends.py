@@ -10,6 +10,7 @@ import numpy as np
 
 from blobnet.errors import BlobnetError, OptionError, near_matches
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
+from blobnet.layers.input import AUGMENTATION_WORDS, POLICY_WORDS
 from blobnet.losses import Loss
 from blobnet.losses.base import LOSS_SCALE
 from blobnet.memory.blob import FLOAT32, FloatArray, Shape
@@ -19,9 +20,6 @@ from blobnet.network.graph import Graph
 Losses = Loss | tuple[Loss, ...] | None
 
 T = TypeVar("T")
-
-#: Numbers in a row of the ``augmentation`` array, as kernels/input/augmented.cl reads them.
-AUGMENTATION_WORDS = 19
 
 
 @dataclass(frozen=True)
@@ -52,10 +50,12 @@ class Entry(_End):
     Attributes:
         sample_type: NumPy's name for the type of its samples.
         augmented: whether they change on their way in.
+        policy_steps: how many steps of a policy they change by, if they do.
     """
 
     sample_type: str = "float32"
     augmented: bool = False
+    policy_steps: int = 0
 
     @property
     def sample_bytes(self) -> int:
@@ -66,7 +66,7 @@ class Entry(_End):
         """Return its buffers, with room for ``slots`` batches: (elements, elements for each sample)."""
         sizes = {"samples": (0, -(-slots * self.sample_bytes // FLOAT32.itemsize)), "rows": (0, slots)}
         if self.augmented:
-            sizes["augmentation"] = (0, AUGMENTATION_WORDS)
+            sizes["augmentation"] = (0, AUGMENTATION_WORDS + POLICY_WORDS * self.policy_steps)
         return {self.buffer(kind): size for kind, size in sizes.items()}
 
 
@@ -128,20 +128,32 @@ class Head(_End):
 TOTALS = Loss.SAMPLE_METRICS + 1
 
 
-def entries_of(graph: Graph, sample_type: str | tuple[str, ...], augmented: bool | str = False) -> tuple[Entry, ...]:
+def entries_of(
+    graph: Graph, sample_type: str | tuple[str, ...], augmented: bool | str = False, policy_steps: int = 0
+) -> tuple[Entry, ...]:
     """The inputs of a network.
 
     Args:
         graph: the network.
         sample_type: NumPy's name for the type of all samples, or one for each input.
         augmented: the name of the input whose samples change on their way in; or whether those of the only one do.
+        policy_steps: how many steps of a policy those change by.
+
+    Raises:
+        OptionError: there is a policy, and these samples are no pictures of uint8.
     """
     count = len(graph.entries)
     types = (sample_type,) * count if isinstance(sample_type, str) else sample_type
-    return tuple(
-        Entry(name, index, graph.vertices[index].shape, count == 1, kind, augmented in (True, name))
+    entries = tuple(
+        Entry(name, index, graph.vertices[index].shape, count == 1, kind, augmented in (True, name), policy_steps)
         for (name, index), kind in zip(graph.entries, types, strict=True)
     )
+    for entry in entries:
+        if entry.augmented and policy_steps and entry.sample_type != "uint8":
+            rule = "policies of augmentation change pictures of uint8: whole numbers from 0 to 255"
+            hint = "give x as uint8; the input layer normalises it (Model.set_normalization)."
+            raise OptionError("augment", rule, input=entry.name, type=entry.sample_type, hint=hint)
+    return entries
 
 
 def heads_of(graph: Graph, loss: Losses) -> tuple[Head, ...]:

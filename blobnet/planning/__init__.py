@@ -5,9 +5,8 @@ has made. In their order: roles, placement, deltas, layout, sites, fusion, sched
 memory; ``plan`` runs them.
 """
 
-from blobnet.network.ends import AUGMENTATION_WORDS
 from blobnet.planning.memory import STEP_WORDS, Buffer, sample_slots
 from blobnet.planning.plan import Plan, make_plan
 from blobnet.planning.statistics import STATISTICS
 
-__all__ = ["AUGMENTATION_WORDS", "STATISTICS", "STEP_WORDS", "Buffer", "Plan", "make_plan", "sample_slots"]
+__all__ = ["STATISTICS", "STEP_WORDS", "Buffer", "Plan", "make_plan", "sample_slots"]

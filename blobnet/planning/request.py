@@ -29,6 +29,7 @@ class Request:
         sample_type: NumPy's name for the type of the samples that enter the network, or one for each of its inputs.
         augmented: whether samples change on their way in, by rows that are fed to ``augmentation`` for every batch; the
             name of the input where there are several.
+        policy_steps: how many steps of a policy of augmentation these rows have.
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
         reuse: give memory that is no longer needed to later blobs.
         every_halo: have the zeros that any of a layer's kernels reads, not only those for the ones that were chosen.
@@ -53,6 +54,7 @@ class Request:
     input_delta: bool = False
     sample_type: str | tuple[str, ...] = "float32"
     augmented: bool | str = False
+    policy_steps: int = 0
     share: bool = True
     reuse: bool = True
     every_halo: bool = False
@@ -91,7 +93,7 @@ class Request:
     @property
     def entries(self) -> tuple[Entry, ...]:
         """The inputs of the network."""
-        return entries_of(self.graph, self.sample_type, self.augmented)
+        return entries_of(self.graph, self.sample_type, self.augmented, self.policy_steps)
 
     @property
     def heads(self) -> tuple[Head, ...]:

@@ -99,6 +99,7 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
         "sample_type": context.sample_type,
         "input_delta": context.input_delta,
         "augmented": settings.augment.input or False,
+        "policy_steps": sum(augmentation.policy_steps for augmentation in settings.augment.changes),
         "shards": shards if in_step else 1,
     }
     # What batch norms over all shards give each other are the parts of all of them.

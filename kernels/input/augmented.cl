@@ -6,7 +6,7 @@
  * and those after the last (6 to 9); the value is gain * sample + gray * its gray + p * mean + q * gray of the means
  * (10 to 13). What is outside the sample, or erased, is the mean: 0 when normalised. In another rectangle (14 to 17) a
  * part (18) of that is replaced by as much of the next sample of the batch, after the last by that of the first, changed
- * by its own row. Without a change, the bits are those of input/forward.
+ * by its own row. Without a change, the bits are those of input/forward. The rest of a row is for input/policy.
  *
  * Blobs:
  *   OUTPUT write
@@ -15,13 +15,15 @@
  *   ROWS          read  COUNT int32: which of SAMPLES
  *   MEAN          read  a unit
  *   DEVIATION     read  a unit
- *   AUGMENTATION  read  COUNT rows of 19
+ *   AUGMENTATION  read  COUNT rows of ROW_LENGTH
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
  *   SAMPLE_TYPE    float or half, or an integer type of one or two bytes
  *   HALF_SAMPLES   1: SAMPLE_TYPE is half, which every device can load, but not every one compute with
  *   HAS_GRAY       1: the units are red, green and blue
+ *   ROW_LENGTH     numbers of a row
+ *   IN_ORDER       1: SAMPLES are those of the batch, which input/policy has changed, and ROWS are not asked
  *   GLOBAL_WIDTH   step along x
  *   GLOBAL_HEIGHT  step along y
  *   GLOBAL_UNITS   planes of a sample
@@ -31,9 +33,15 @@
  *   units   planes * COUNT
  */
 #include "blob.h"
-#include "input/samples.h"
+#define PLANE_HEIGHT OUTPUT_UNIT_HEIGHT
+#define PLANE_WIDTH OUTPUT_UNIT_WIDTH
+#include "input/between_cells.h"
 
-#define ROW_LENGTH 19
+#if IN_ORDER
+#define SAMPLE_NUMBER(n) (n)
+#else
+#define SAMPLE_NUMBER(n) ARRAY(rows)[n]
+#endif
 #define GRAY(red, green, blue) (0.299f * (red) + 0.587f * (green) + 0.114f * (blue))
 
 /* In a cell of put_sample's rectangle. */
@@ -42,26 +50,6 @@
         WRITE_VALUE(to, at,                                                                                \
                     part == 1 ? (value) : (READ_VALUE(to, at)) + part * ((value) - (READ_VALUE(to, at)))); \
     }
-
-/* The value at a position that is not outside; at the very cell if it is exact. */
-INLINE real_t value_at(__global const SAMPLE_TYPE *plane, real_t y, real_t x, bool is_exact)
-{
-    if (is_exact) {
-        return SAMPLE(plane, (int)y * OUTPUT_UNIT_WIDTH + (int)x);
-    }
-    const real_t down = clamp(y, (real_t)0, (real_t)(OUTPUT_UNIT_HEIGHT - 1));
-    const real_t right = clamp(x, (real_t)0, (real_t)(OUTPUT_UNIT_WIDTH - 1));
-    const int top = (int)down * OUTPUT_UNIT_WIDTH;
-    const int bottom = min((int)down + 1, OUTPUT_UNIT_HEIGHT - 1) * OUTPUT_UNIT_WIDTH;
-    const int left = (int)right;
-    const int next = min(left + 1, OUTPUT_UNIT_WIDTH - 1);
-    const real_t part = right - left;
-    const real_t above =
-        SAMPLE(plane, top + left) + part * (SAMPLE(plane, top + next) - SAMPLE(plane, top + left));
-    const real_t below =
-        SAMPLE(plane, bottom + left) + part * (SAMPLE(plane, bottom + next) - SAMPLE(plane, bottom + left));
-    return above + (down - (int)down) * (below - above);
-}
 
 /*
  * In the cells of a rectangle (first row and column, and those after the last), `part` of what is there is replaced by
@@ -113,8 +101,7 @@ INLINE void put_sample(__global output_t *to, __global const SAMPLE_TYPE *sample
         for (int x = get_global_id(0); x < cells.w; x += GLOBAL_WIDTH) {
             const real_t from_y = a * y + b * x + c;
             const real_t from_x = d * y + e * x + f;
-            const bool is_inside = from_y >= -0.5f && from_y <= OUTPUT_UNIT_HEIGHT - 0.5f && from_x >= -0.5f
-                                   && from_x <= OUTPUT_UNIT_WIDTH - 0.5f;
+            const bool is_inside = IS_INSIDE(from_y, from_x);
             const bool is_erased = y >= top && y < bottom && x >= left && x < right;
             real_t value = shift;
             if (is_inside && !is_erased) {
@@ -154,7 +141,7 @@ __kernel void input_augmented(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, sample
     int4 cells = (int4)(0, 0, OUTPUT_UNIT_HEIGHT, OUTPUT_UNIT_WIDTH);
     for (int pass = 0; pass < (partner_part > 0 ? 2 : 1); pass++) {
         put_sample(output + BLOB_INDEX(OUTPUT, n, z, 0, 0),
-                   ARRAY(samples) + (size_t)OUTPUT_PLANE_ELEMENTS * GLOBAL_UNITS * ARRAY(rows)[m], z,
+                   ARRAY(samples) + (size_t)OUTPUT_PLANE_ELEMENTS * GLOBAL_UNITS * SAMPLE_NUMBER(m), z,
                    ARRAY(augmentation) + ROW_LENGTH * m, ARRAY(mean), ARRAY(deviation), cells,
                    pass ? partner_part : 1);
         m = (n + 1) % count;

@@ -26,6 +26,7 @@ from blobnet.augment.epoch_rows import rows_for
 from blobnet.device.device import Device
 from blobnet.examination.reference.augmentation import augmented
 from blobnet.execution.executor import Executor
+from blobnet.layers.input import AUGMENTATION_WORDS, POLICY_WORDS
 from blobnet.memory.blob import FLOAT16, FLOAT32, FloatArray, Shape, StorageType
 from blobnet.model import Sequential
 from blobnet.planning import make_plan
@@ -57,7 +58,8 @@ def entered(
     filters = (layers.Conv2D if samples.ndim == 4 else layers.Conv3D)(1, 3, padding=1)
     model = Sequential([entry, filters])
     model.set_normalization(mean, deviation)
-    settings: dict[str, Any] = {"sample_type": samples.dtype.name, "augmented": rows is not None}
+    steps = 0 if rows is None else (rows.shape[1] - AUGMENTATION_WORDS) // POLICY_WORDS
+    settings: dict[str, Any] = {"sample_type": samples.dtype.name, "augmented": rows is not None, "policy_steps": steps}
     plan = make_plan(model.graph, len(samples), tuning=tuning_for(device_class, storage=storage), **settings)
     executor = Executor(device, plan, debug=True)
     executor.write_array("parameters", plan.request.parameters.pack(model.weights))
@@ -65,9 +67,10 @@ def entered(
     executor.feed("rows", chosen)
     if rows is not None:
         executor.feed("augmentation", rows)
-    call = plan.phase("forward")[0]
-    assert call.kernel == ("input/forward" if rows is None else "input/augmented")
-    executor.launch(executor.bind([call], len(chosen)), len(chosen))
+    calls = plan.phase("forward")[: 2 if steps else 1]
+    kernels = ["input/policy"] if steps else []
+    assert [call.kernel for call in calls] == [*kernels, "input/forward" if rows is None else "input/augmented"]
+    executor.launch(executor.bind(calls, len(chosen)), len(chosen))
     return executor.read_blob(plan.outputs["input"], len(chosen))
 
 

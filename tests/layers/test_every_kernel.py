@@ -70,6 +70,8 @@ def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
         )
         # tests/layers/test_augmented.py
         yield from (call for _, call in make_plan(graph, 3, augmented=True, tuning=tuning).calls)
+        plan = make_plan(graph, 3, augmented=True, policy_steps=3, sample_type="uint8", tuning=tuning)
+        yield from (call for _, call in plan.calls)
         # Those of networks with several ends: tests/train/test_graphs.py.
         plan = make_plan(two_ends().graph, 3, loss=tuple(TWO_LOSSES.values()), training=True, tuning=tuning)
         yield from (call for _, call in plan.calls)

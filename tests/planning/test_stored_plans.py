@@ -115,6 +115,8 @@ OTHERS: dict[str, Callable[[], Request]] = {
     "input delta": lambda: Request(small(), 2, loss=CrossEntropy(), training=True, input_delta=True),
     "sample type": lambda: Request(small(), 2, sample_type="uint8"),
     "augmented": lambda: Request(small(), 2, augmented=True),
+    "policy": lambda: Request(small(), 2, sample_type="uint8", augmented=True, policy_steps=1),
+    "longer policy": lambda: Request(small(), 2, sample_type="uint8", augmented=True, policy_steps=2),
     "share": lambda: Request(small(), 2, share=False),
     "reuse": lambda: Request(small(), 2, reuse=False),
     "every halo": lambda: Request(small(), 2, every_halo=True),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from blobnet import layers
@@ -22,9 +23,12 @@ from blobnet.augment import (
     Saturation,
 )
 from blobnet.augment.epoch_rows import rows_for
+from blobnet.augment.words import augmentations_of
 from blobnet.device.device import Device
 from blobnet.errors import OptionError, TrainingError
+from blobnet.inspection.network_inputs import sample_sheet
 from blobnet.losses import CrossEntropy, Dice, MeanSquaredError
+from blobnet.losses.base import IGNORED
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import Model, Sequential, load
 from blobnet.optimizers import SGD
@@ -87,6 +91,73 @@ def test_samples_and_labels_are_mixed_by_their_rows(device: Device) -> None:
     for name, value in (("weight", weight), ("bias", bias)):
         wanted = (value - 0.5 * value.grad).detach().numpy()
         np.testing.assert_allclose(model.weights[f"logits/{name}"], wanted, rtol=1e-4, atol=1e-6)
+
+
+POLICIES = ["trivialaugment", "crop=1, randaugment=3", "augmix, flip"]
+
+
+def bytes_of(x: FloatArray) -> npt.NDArray[np.uint8]:
+    """Samples from 0 to 1 as pictures of bytes."""
+    return (x * 255).astype(np.uint8)
+
+
+def byte_model() -> Model:
+    model = tiny_model()
+    model.set_normalization([0], [128])
+    return model
+
+
+@pytest.mark.parametrize("augment", POLICIES)
+def test_policies_change_what_enters(device: Device, augment: str) -> None:
+    x, y = digits(COUNT)
+    x = bytes_of(x)
+    seen = trained(byte_model(), device, x, y, augment=augment)
+    settings: dict[str, Any] = {"normalization": ([0], [128]), "count": COUNT, "seed": SEED, "device": device}
+    sheet = sample_sheet(x, y, augment=augment, **settings)
+    changed = np.empty(x.shape, np.float32)
+    changed[sheet.numbers] = 128 * sheet.values
+    assert seen == trained(byte_model(), device, changed, y)
+    assert seen != trained(byte_model(), device, x, y)
+
+
+@pytest.mark.parametrize("augment", POLICIES)
+def test_policies_go_on_where_a_training_was_resumed(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, augment: str
+) -> None:
+    x, y = digits(COUNT)
+    x = bytes_of(x)
+    wanted = trained(byte_model(), device, x, y, augment=augment, epochs=2)
+    interrupted = byte_model()
+    trained(interrupted, device, x, y, augment=augment, epochs=1)
+    interrupted.save(tmp_path / "model.h5")
+    share_of_memory(monkeypatch, 0)
+    assert trained(load(tmp_path / "model.h5"), device, x, y, epochs=2, resume=True, debug=True) == wanted
+
+
+@pytest.mark.parametrize("augment", ["trivialaugment", "randaugment"])
+def test_masks_move_with_policies(device: Device, augment: str) -> None:
+    """The mask is the picture itself: a position whose label moved otherwise would see another value."""
+    masks = np.random.default_rng(0).integers(1, 9, (60, 8, 8)).astype(np.uint8)
+    sheet = sample_sheet(masks[:, None], masks, augment=augment, normalization=([0], [1]), count=60, device=device)
+    rows = rows_for(augmentations_of(augment), Shape(1, 8, 8), 0, 0, sheet.numbers)
+    is_still, is_shifted = np.all(rows[:, 19::8] == 0, axis=1), np.all(rows[:, :6] == np.rint(rows[:, :6]), axis=1)
+    kept = sheet.labels == IGNORED
+    for n in np.flatnonzero(is_still & is_shifted):
+        np.testing.assert_array_equal(sheet.values[n, 0], np.where(kept[n], 0, sheet.labels[n]))
+    assert np.any(is_still & is_shifted & kept.any(axis=(1, 2)))
+    assert kept.any()
+
+
+def test_what_policies_cannot_change_is_refused(device: Device) -> None:
+    x, y = digits(COUNT)
+    message = (
+        r"augment: policies of augmentation change pictures of uint8: whole numbers from 0 to 255\. "
+        r"Received input=input, type=float32\. Hint: give x as uint8; the input layer normalises it"
+    )
+    with pytest.raises(OptionError, match=message):
+        trained(tiny_model(), device, x, y, augment="trivialaugment")
+    with pytest.raises(OptionError, match=r"AugMix\(.*cannot follow.*Hint: TrivialAugment and RandAugment move them"):
+        trained(segmenting(), device, x.astype(np.uint8), (x[:, 0] > 0.5).astype(int), augment="augmix")
 
 
 def segmenting() -> Model:

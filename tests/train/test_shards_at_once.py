@@ -55,8 +55,9 @@ def trained(path: Path, device: Device, data: Any = (X, Y), **more: Any) -> byte
         {"precision": "bf16"},
         {"precision": "fp16"},
         {"accumulate": 3, "augment": [Mixup(0.4)]},
+        {"data": ((X * 16).astype(np.uint8), Y), "augment": "augmix, mixup"},
     ],
-    ids=["plain", "augment", "freeze", "bf16", "fp16", "accumulate"],
+    ids=["plain", "augment", "freeze", "bf16", "fp16", "accumulate", "policy"],
 )
 def test_shards_at_a_time_train_the_same_bits(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, shards: int, more: dict[str, Any]

@@ -10,16 +10,19 @@ import pytest
 
 from blobnet.augment import (
     Augmentation,
+    AugMix,
     Brightness,
     Contrast,
     CutMix,
     Erasing,
     Flip,
     Mixup,
+    RandAugment,
     RandomAffine,
     RandomCrop,
     RandomResizedCrop,
     Saturation,
+    TrivialAugment,
 )
 from blobnet.augment.base import uniform
 from blobnet.augment.epoch_rows import EpochRows, from_descriptions, partner_shares, rows_for
@@ -31,6 +34,7 @@ from blobnet.memory.blob import FloatArray, Shape
 SHAPE = Shape(3, 12, 16)
 MANY = np.arange(4000)
 WORDS = ("crop", "resize", "flip", "rotate", "brightness", "contrast", "saturation", "erase", "mixup", "cutmix")
+WORDS += ("augmix",)
 ALL = list(augmentations_of(",".join(WORDS)))
 
 
@@ -209,6 +213,49 @@ def test_of_several_mixtures_each_sample_takes_one() -> None:
     assert not partner_shares(rows(), SHAPE).any()
 
 
+def test_policies_draw_all_changes_as_often() -> None:
+    """TrivialAugment: each of fourteen; the eight of colours have a step that is not KEEP, with 31 numbers."""
+    made = rows(TrivialAugment())
+    kinds, counts = np.unique(made[:, 19], return_counts=True)
+    assert kinds.tolist() == list(range(9))
+    assert np.all(np.abs(counts[1:] - len(MANY) / 14) < 60)
+    assert np.all(made[:, 20] == 1)
+    factors = made[made[:, 19] == 1][:, 21]
+    assert 0.01 <= factors.min() < 0.1
+    assert 1.9 < factors.max() <= 1.991
+    assert abs(np.mean(factors < 1) - 0.5) < 0.1
+    assert 40 < len(np.unique(factors)) <= 61
+    bits = made[made[:, 19] == 2][:, 21]
+    assert np.unique(bits).tolist() == [2, 3, 4, 5, 6, 7, 8]
+    still = np.all(made[:, :6] == rows()[:, :6], axis=1)
+    assert abs(np.mean(still) - (9 + 5 / 31) / 14) < 0.02
+
+
+def test_several_changes_are_steps_that_go_on() -> None:
+    steps = rows(RandAugment(3, 30))[:, 19:].reshape(-1, 3, 8)
+    assert np.array_equal(steps[:, :, 1], np.tile([-1, -1, 1], (len(MANY), 1)))
+    colours = np.count_nonzero(steps[:, :, 0], axis=1)
+    assert abs(colours.mean() - 3 * 8 / 14) < 0.05
+
+
+def test_chains_have_shares_that_are_one_together() -> None:
+    steps = rows(AugMix()).astype(np.float64)[:, 19:].reshape(-1, 10, 8)
+    own, chains = steps[:, 0, 1], steps[:, 1:, 1].reshape(-1, 3, 3)
+    ends = chains >= 0
+    assert np.all(ends.sum(axis=2) == 1)
+    np.testing.assert_allclose(own + np.where(ends, chains, 0).sum(axis=(1, 2)), 1, atol=1e-6)
+    assert abs(own.mean() - 0.5) < 0.02
+    assert abs(own.var() - 1 / 12) < 0.01
+    depths = np.argmax(ends, axis=2)
+    assert np.all(np.abs(np.bincount(depths.ravel()) / depths.size - 1 / 3) < 0.02)
+    # A third of what the sample itself has not, with the variance of Dirichlet's distribution of (1, 1, 1).
+    parts = np.where(ends, chains, 0).sum(axis=2) / (1 - own[:, None])
+    assert abs(parts.mean() - 1 / 3) < 0.01
+    assert abs(parts.var() - 2 / 36) < 0.005
+    assert np.all(steps[:, 1:, 0].reshape(-1, 3, 3)[np.arange(3) > depths[:, :, None]] == 0)
+    assert len(rows(AugMix(3, 2, 5))[0]) == 19 + 8 * 11
+
+
 def test_rows_that_are_made_ahead_are_those_of_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blobnet.augment.epoch_rows._AHEAD", 100)
     order = np.random.default_rng(1).permutation(1000)
@@ -220,7 +267,10 @@ def test_rows_that_are_made_ahead_are_those_of_each_batch(monkeypatch: pytest.Mo
 
 def test_words_and_descriptions() -> None:
     assert augmentations_of(" crop=3,flip , rotate=15.5") == (RandomCrop(3), Flip(), RandomAffine(15.5))
-    assert {type(item) for item in ALL} == {*Augmentation.kinds.values()}
+    assert {type(item) for item in ALL} | {TrivialAugment, RandAugment} == {*Augmentation.kinds.values()}
+    assert augmentations_of("trivialaugment") == (TrivialAugment(),)
+    assert augmentations_of("flip, randaugment=3") == (Flip(), RandAugment(3))
+    assert augmentations_of("aug-mix=5") == (AugMix(5),)
     assert augmentations_of(",".join(type(item).__name__ for item in ALL)) == tuple(ALL)
     assert augmentations_of("random-resized-crop, cut-mix=0.5") == (RandomResizedCrop(), CutMix(0.5))
     assert augmentations_of(Flip()) == (Flip(),)
@@ -252,7 +302,7 @@ def test_words_and_descriptions() -> None:
         (lambda: augmentations_of(3), r"augment: it must be a list of augmentations.*augment=3.*'crop=2, flip'"),
         (lambda: augmentations_of([Flip]), "it must be a list of augmentations"),
         (lambda: augmentations_of("crop, flop"), r"every word must be that of an augmentation.*'flop'.*flip"),
-        (lambda: augmentations_of(""), r"every word .*known names: brightness"),
+        (lambda: augmentations_of(""), r"every word .*known names: augmix, brightness"),
         (
             lambda: augmentations_of("flip=2", "--augment"),
             r"--augment: flip takes no number\. Received augment='flip=2'",
@@ -260,6 +310,13 @@ def test_words_and_descriptions() -> None:
         (lambda: augmentations_of("crop=1.5"), "after crop= there must be an int"),
         (lambda: augmentations_of("rotate=a"), "after rotate= there must be a number"),
         (lambda: augmentations_of([Erasing(), Erasing()]), "at most one Erasing"),
+        (lambda: augmentations_of("randaugment, augmix"), r"at most one policy.*RandAugment\(3\) does three changes"),
+        (lambda: RandAugment(0), r"RandAugment: num_ops must be an int of at least 1\. Received num_ops=0"),
+        (lambda: RandAugment(2, 31), r"magnitude must be below num_magnitude_bins.*magnitude=31"),
+        (lambda: TrivialAugment(1), "num_magnitude_bins must be an int of at least 2"),
+        (lambda: AugMix(11), "severity must be at most 10"),
+        (lambda: AugMix(1, 0), "mixture_width must be an int of at least 1"),
+        (lambda: TrivialAugment().check(Shape(1, 9)), "must have a height and a width"),
         (lambda: from_descriptions([{"kind": "Spin"}], "resume"), "resume: what the interrupted training says"),
         (lambda: RandomCrop(5).check(Shape(1, 5, 9)), r"padding must be smaller than the picture.*padding=5"),
         (lambda: RandomCrop(1).check(Shape.flat(9)), "the model's input must have a width"),
