@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         plots,
         schedules,
     )
+    from blobnet.card import report
     from blobnet.checkup.doctor import doctor
     from blobnet.model import Model, Sequential, load
     from blobnet.onnx.from_torch import from_torch
@@ -57,6 +58,7 @@ __all__ = [
     "optimizers",
     "parallel",
     "plots",
+    "report",
     "schedules",
 ]
 #: Names that are not modules, and where they stand.
@@ -68,6 +70,7 @@ _WITHIN = {
     "doctor": "checkup.doctor",
     "find_learning_rate": "training.rate_finder",
     "from_torch": "onnx.from_torch",
+    "report": "card",
 }
 
 

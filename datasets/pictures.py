@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import io
 import math
 import struct
 import zlib
@@ -198,6 +199,21 @@ def save_picture(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
     from PIL import Image
 
     _save(Image.fromarray(pixels), path)
+
+
+def png(pixels: npt.NDArray[np.uint8], longest: int) -> bytes:
+    """Return gray (H, W) or red, green and blue (H, W, 3) as a PNG, made smaller where a side is longer than that.
+
+    Raises:
+        OptionError: Pillow is not installed.
+    """
+    _require_pillow(Path("pictures"))
+    from PIL import Image
+
+    picture, target = Image.fromarray(pixels), io.BytesIO()
+    picture.thumbnail((longest, longest))
+    picture.save(target, "PNG", optimize=True)
+    return target.getvalue()
 
 
 def _save(picture: Any, path: Path) -> None:

@@ -60,8 +60,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     check_input(model, data, options)
     check_output(model, data)
-    data = _with_classes_of(model, data) if data.class_names else with_targets_of(model, data)
-    split = _split(model, data)
+    data = with_classes_of(model, data) if data.class_names else with_targets_of(model, data)
+    split = split_to_measure(model, data)
     loss = evaluation_loss(model, data)
     metrics = metrics_for(options, data) or (("box_map", "box_map_50") if data.has_boxes else ())
     _print_measures(model.evaluate(split.x, split.y, loss=loss, metrics=metrics, **settings), model)
@@ -96,7 +96,7 @@ def _save_mistakes(found: Mistakes, title: str, paths: Sequence[Path]) -> None:
         print(f"saved {path}", file=sys.stderr)
 
 
-def _with_classes_of(model: Model, data: Dataset) -> Dataset:
+def with_classes_of(model: Model, data: Dataset) -> Dataset:
     """The data set with its classes numbered as the model's, by their names, or by the numbers that they are called.
 
     A model may have classes besides; one without names has numbers.
@@ -143,7 +143,7 @@ def _evaluate_by_name(
     if options.report and not reported:
         rule = "an output must have classes, or no positions"
         raise OptionError("--report", rule, outputs=", ".join(model.graph.outputs))
-    split = _split(model, data)
+    split = split_to_measure(model, data)
     state = model.training_state
     weights = state.settings.get("loss_weights") if state else None
     found = model.evaluate(
@@ -159,7 +159,7 @@ def _evaluate_by_name(
         _report(options, report, f"{name} of {options.file.name} on {data.name}")
 
 
-def _split(model: Model, data: Any) -> Any:
+def split_to_measure(model: Model, data: Any) -> Any:
     """Return the samples to measure on, and say which: the test split, else validation, held out, or all."""
     without = "the data set has no test split"
     split, what = data.train, f"samples, all that there are: {without}, and the model may have been trained on them"

@@ -197,6 +197,7 @@ examples:
 _COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "train": ("[MODEL] --dataset DATA [options]", "train a model and keep it in an HDF5 file", _TRAIN_EPILOG),
     "evaluate": ("FILE.h5 --dataset DATA [options]", "measure a trained model on a data set", None),
+    "report": ("FILE.h5 [--dataset DATA] [options]", "write a page that shows a model and what it does", None),
     "predict": ("FILE.h5 IMAGE [IMAGE ...] [options]", "say what a trained model sees in pictures", _PREDICT_EPILOG),
     "show": ("WHAT [options]", "draw a data set or a model", _SHOW_EPILOG),
     "lr-find": ("MODEL --dataset DATA [options]", "suggest a learning rate", None),

@@ -20,7 +20,7 @@ from blobnet.support.picture_kinds import PICTURE_KINDS
 _TYPES = {
     **dict.fromkeys(("N", "K", "S"), option_types.count),
     **dict.fromkeys(("X", "MS"), option_types.number),
-    **dict.fromkeys(("FILE", "FILE.h5", "DIR", "IN", "OUT"), Path),
+    **dict.fromkeys(("FILE", "FILE.h5", "FILE.html", "DIR", "IN", "OUT"), Path),
     "F": option_types.fraction,
     "HxW": option_types.image_size,
     "C,H,W": option_types.shape,
@@ -158,6 +158,23 @@ file FILE.h5  a model file; or .onnx
   first (.csv); may come twice
 {_DEVICE}
 {_PRECISION}
+""",
+    "report": f"""
+file FILE.h5  a model file; or .onnx
+{_PRETRAINED}
+--output FILE.html  the page (default: the model's name and .html)
+--title TEXT  of the page (default: the model's name)
+--license TEXT  of the model (default: what the hub says of the weights that its training began with)
+--count N  mistakes and samples that are shown (default: 12)
+--no-timing  do not time a step
+data:
+{_DATA} (default: a page without measurements)
+{_READING}
+{_METRICS}
+{_AUGMENT.replace("(default: nothing)", "(default: those of the training)")}
+{_BATCH_SIZE.replace("default: 64", "default: that of the training")}
+device:
+{_DEVICE}
 """,
     "predict": f"""
 file FILE.h5  a model file; or .onnx
@@ -328,6 +345,8 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "compile model": {"choices": ("seed",)},
     "subject": {"nargs": "?"},
     "bench batch_size": {"default": None},
+    "report batch_size": {"default": None},
+    "report count": {"default": 12},
     "repeats": {"default": 7},
     "direction": {
         "type": lambda text: text.replace("-", " "),

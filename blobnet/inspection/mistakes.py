@@ -83,6 +83,11 @@ class Mistakes:
     values: FloatArray
     class_names: tuple[str, ...] = ()
 
+    @property
+    def drawn(self) -> tuple[Mistake, ...]:
+        """Those whose samples are kept."""
+        return self.worst[: len(self.values)]
+
     def csv(self) -> str:
         """A line for each mistake: the sample's number and file, truth, answer, share and error (see Mistake).
 

@@ -20,6 +20,20 @@ def is_error(name: str) -> bool:
     return "loss" in name or any(f"_{name}".endswith(f"_{metric}") for metric in falling)
 
 
+def panels(history: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Sequence[float]]]:
+    """The values of a history that belong in a chart together, of training and validation, by the charts' names.
+
+    These are the losses, the accuracies, and what else was measured on validation data.
+    """
+    measured = (name.removeprefix("validation_") for name in history)
+    names = [name for name in dict.fromkeys(measured) if name.endswith(("loss", "accuracy")) or name not in history]
+    found = {}
+    for name in names:
+        parts = {"training": history.get(name, ()), "validation": history.get(f"validation_{name}", ())}
+        found[name] = {part: values for part, values in parts.items() if len(values)}
+    return found
+
+
 def named(metrics: Metric | str | Sequence[Metric | str], loss: Loss) -> dict[str, Metric]:
     """The metrics, one or several, by name, of which those of this module may be given by name.
 

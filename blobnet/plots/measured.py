@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from blobnet.errors import OptionError
+from blobnet.metrics.naming import panels
 from blobnet.plots.drawing import new_figure, text
 
-_PANELS, _MAX_COLUMNS = ("loss", "accuracy"), 3
+_MAX_COLUMNS = 3
 #: The most classes of a matrix whose cells, and whose rows, are labelled.
 _MAX_NUMBERS, _MAX_NAMES = 30, 100
 _COLOURS = {"training": "tab:blue", "validation": "tab:orange"}
@@ -31,24 +32,19 @@ def curves(history: Mapping[str, Sequence[float]], title: str = "") -> Figure:
     Raises:
         OptionError: there is no loss and no accuracy.
     """
-    measured = (name.removeprefix("validation_") for name in history)
-    names = [name for name in dict.fromkeys(measured) if name.endswith(_PANELS) or name not in history]
-    if not names:
+    found = panels(history)
+    if not found:
         rule, hint = "the history must have a loss or an accuracy of every epoch", "Model.fit returns one."
         raise OptionError("plots.curves", rule, names=", ".join(map(str, history)) or "none", hint=hint)
-    columns = min(len(names), _MAX_COLUMNS)
-    rows = -(-len(names) // columns)
+    columns = min(len(found), _MAX_COLUMNS)
+    rows = -(-len(found) // columns)
     figure = new_figure(5 * columns, 4 * rows, title)
-    panels = figure.subplots(rows, columns, squeeze=False).reshape(-1)
-    for axes in panels[len(names) :]:
+    places = figure.subplots(rows, columns, squeeze=False).reshape(-1)
+    for axes in places[len(found) :]:
         axes.set_axis_off()
-    for axes, name in zip(panels, names, strict=False):
-        for part, values in (
-            ("training", history.get(name, ())),
-            ("validation", history.get(f"validation_{name}", ())),
-        ):
-            if len(values):
-                axes.plot(range(1, len(values) + 1), values, marker="o", markersize=4, color=_COLOURS[part], label=part)
+    for axes, (name, parts) in zip(places, found.items(), strict=False):
+        for part, values in parts.items():
+            axes.plot(range(1, len(values) + 1), values, marker="o", markersize=4, color=_COLOURS[part], label=part)
         axes.set_title(text(name.replace("_", " ")))
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from blobnet.inspection.layer_statistics import LayerSpread, ModelSpreads, Spread, layer_spreads
+from blobnet.inspection.sheets import side_by_side
 from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
 from blobnet.plots.drawing import new_figure, text
-from blobnet.plots.sheet import side_by_side
 
 #: Inches: a layer's row, what stands beside its name, each panel of spreads, what is above and below, between panels.
 _ROW, _NAMES, _PANEL, _TOP, _BOTTOM, _GAP = 0.2, 2.6, 2.6, 0.75, 0.5, 0.25

@@ -118,7 +118,8 @@ def test_version(run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "train", "evaluate", "predict", "show", "devices", "doctor", "plan", "tune", "compile", "inspect"]
+    "command",
+    ["", "train", "evaluate", "report", "predict", "show", "devices", "doctor", "plan", "tune", "compile", "inspect"],
 )
 def test_help_fits_80_columns(run, monkeypatch, command) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -150,6 +151,7 @@ def test_every_command_has_its_module() -> None:
     assert list(commands) == [
         "train",
         "evaluate",
+        "report",
         "predict",
         "show",
         "lr-find",

@@ -35,7 +35,7 @@ FLOORS = """
     model
     blobnet
     models inspection checkup onnx bench explain
-    plots
+    plots card
     command_line
     __main__
 """

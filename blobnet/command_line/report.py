@@ -1,0 +1,71 @@
+"""``blobnet report``: a page that shows a model and what it does on a data set."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from blobnet import card
+from blobnet.command_line.data_argument import (
+    check_input,
+    check_output,
+    dataset_for,
+    evaluation_loss,
+    evaluation_losses,
+    load_dataset,
+    metrics_for,
+    with_targets_of,
+)
+from blobnet.command_line.evaluate import split_to_measure, with_classes_of
+from blobnet.command_line.model_argument import open_model
+from blobnet.datasets.named_data import NamedData
+from blobnet.device.device import Device
+from blobnet.errors import OptionError
+from blobnet.model import Model
+from blobnet.network.ends import to_dict
+
+
+def run(options: argparse.Namespace) -> int:
+    """Writes the page."""
+    path = options.output or options.file.with_suffix(".html")
+    if path.resolve() == options.file.resolve():
+        raise OptionError("--output", "it must not name the model's file", file=path)
+    model = open_model(options.file, pretrained=options.pretrained, needs_head=True)
+    given = {} if options.dataset is None else _of_data(options, model)
+    card.report(
+        model,
+        path,
+        title=options.title or options.file.name,
+        license=options.license or "",
+        augment=options.augment,
+        count=options.count,
+        batch_size=options.batch_size,
+        timing=not options.no_timing,
+        device=Device(options.device),
+        **given,
+    )
+    print(f"saved {path}")
+    return 0
+
+
+def _of_data(options: argparse.Namespace, model: Model) -> dict[str, Any]:
+    """Return what a report takes of a data set."""
+    data = load_dataset(options, model)
+    if isinstance(data, NamedData):
+        named = dataset_for(model, data)
+        losses = to_dict(model.graph.outputs, evaluation_losses(model, named))
+        split = split_to_measure(model, named)
+        return {"x": split.x, "y": split.y, "loss": losses, "data": str(named), "metrics": options.metrics or ()}
+    check_input(model, data, options)
+    check_output(model, data)
+    data = with_classes_of(model, data) if data.class_names else with_targets_of(model, data)
+    split = split_to_measure(model, data)
+    return {
+        "x": split.x,
+        "y": split.y,
+        "files": split.files,
+        "training": (data.train.x, data.train.y),
+        "loss": evaluation_loss(model, data),
+        "metrics": metrics_for(options, data),
+        "data": str(data),
+    }
