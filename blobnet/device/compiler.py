@@ -84,6 +84,7 @@ class Compiler:
         features = ["-DCOPIES_IN_BACKGROUND"] if (info.model.capability or (0, 0)) >= AMPERE else []
         features += ["-DIS_HOST"] if info.is_host else []
         features += ["-DTAKES_PREFETCH"] if info.is_host and self.traits.takes_prefetch else []
+        features += ["-DTAKES_TILES"] if info.is_host and info.model.tensor_types else []
         self.options = [*BUILD_OPTIONS, *features]
         self.preamble = preamble(info.model)
         self.crashed: dict[str, str] = {}

@@ -55,6 +55,7 @@ class DriverTraits:
         host_works: who waits for the queue works along, who waits for an event does not: with one thread less than
             there are cores, that is half the speed of two.
         takes_prefetch: its compiler knows Clang's function for what is asked for ahead (kernels/vector.h).
+        takes_assembly: its compiler for x86 puts assembly text of a kernel into what it makes.
         most_bundled: sources that it should be given as one program (blobnet/device/bundle.py). On two cores of a CPU
             Intel's compiler takes 40 ms for a program without kernels, and its runtime 2 ms to load one.
     """
@@ -65,6 +66,7 @@ class DriverTraits:
     reads_all: bool = False
     host_works: bool = False
     takes_prefetch: bool = False
+    takes_assembly: bool = False
     most_bundled: int = 1
 
     @classmethod
@@ -76,10 +78,15 @@ class DriverTraits:
 
 _DRIVERS = (
     DriverTraits(
-        "Portable Computing", keeps_programs=True, compiles_at_launch=True, reads_all=True, takes_prefetch=True
+        "Portable Computing",
+        keeps_programs=True,
+        compiles_at_launch=True,
+        reads_all=True,
+        takes_prefetch=True,
+        takes_assembly=True,
     ),
     DriverTraits("NVIDIA", keeps_programs=True),
-    DriverTraits("Intel", host_works=True, takes_prefetch=True, most_bundled=8),
+    DriverTraits("Intel", host_works=True, takes_prefetch=True, takes_assembly=True, most_bundled=8),
 )
 
 
@@ -343,6 +350,7 @@ def _answers(info: DeviceInfo) -> Answers:
         lanes=_asked(handle, "warp_size_nv") or _asked(handle, "wavefront_width_amd") or 0,
         capability=_compute_capability(info),
         half="cl_khr_fp16" in handle.extensions.split(),
+        matrix_types=matrix_types() if info.is_host and info.traits.takes_assembly else (),
     )
 
 
@@ -392,7 +400,9 @@ def check_precision(info: DeviceInfo, precision: str) -> None:
 
 def products_on(model: DeviceModel, precision: str) -> str:
     """Return what products round their factors to at one of PRECISIONS: fp32 on devices without tensor cores."""
-    return PRECISIONS[precision][0] if (model.capability or (0, 0)) >= AMPERE else "fp32"
+    products = PRECISIONS[precision][0]
+    is_there = model.is_host and products in model.tensor_types
+    return products if is_there or (model.capability or (0, 0)) >= AMPERE else "fp32"
 
 
 def _compute_capability(info: DeviceInfo) -> tuple[int, int] | None:
@@ -414,6 +424,24 @@ def no_platform_error() -> DeviceError:
         f"puts an .icd file into {_SYSTEM_VENDORS}. pyopencl brings its own loader: if a driver is installed "
         "elsewhere, set OCL_ICD_VENDORS to the folder of its .icd file.",
     )
+
+
+#: The numbers of Linux' call ``arch_prctl`` on x86-64, of asking it for a state of registers, and of that of tiles.
+_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
+
+
+@cache
+def matrix_types() -> tuple[str, ...]:
+    """Return what the host's matrix unit multiplies, after asking the system for its registers: x86 with AMX, on Linux.
+
+    A process may not touch them before, nor what is forked from it. The system refuses where a thread's signals have a
+    stack that is too small for them.
+    """
+    if sys.platform != "linux" or machine() != "x86_64" or "amx_bf16" not in _processor_features().split():
+        return ()
+    call = ctypes.CDLL(None).syscall
+    call.restype = ctypes.c_long
+    return ("bf16",) if call(*map(ctypes.c_long, (_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA))) == 0 else ()
 
 
 def _processor_features() -> str:

@@ -60,6 +60,7 @@ class Answers:
         lanes: work-items of a warp or wavefront.
         capability: NVIDIA's compute capability.
         half: whether it has arithmetic in 16 bits (``cl_khr_fp16``).
+        matrix_types: what a processor's matrix unit multiplies that this process may use.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Answers:
     lanes: int = 0
     capability: tuple[int, int] | None = None
     half: bool = False
+    matrix_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ class DeviceModel:
         flops: fp32 operations a second at most, a multiply-add is two; None if unknown.
         bandwidth: bytes a second from and to its memory at most; None if unknown.
         half: whether arithmetic in 16 bits is as fast as in 32, or faster.
-        tensor_types: what its tensor cores multiply: ``tf32``, ``bf16``, ``fp16``, ``fp32``; empty without any.
+        tensor_types: what its tensor cores, or the matrix unit of a processor, multiply: ``tf32``, ``bf16``, ``fp16``,
+            ``fp32``; empty without any.
         capability: NVIDIA's compute capability; None for others.
         origins: where each fact comes from: ASSUMED, DRIVER, TABLE or MEASURED.
         tunables: by kernel, the values of tunables that are better on it than those for devices of its kind.
@@ -226,6 +229,7 @@ def _answered(answers: Answers) -> dict[str, object]:
         # NOTE: Intel's CPU compiler offers fp16 wherever it runs; only processors of late have the instructions.
         "half": (answers.half and not answers.is_host) or None,
         "capability": answers.capability,
+        "tensor_types": (answers.is_host and answers.matrix_types) or None,
     }
 
 

@@ -39,33 +39,7 @@ INLINE void find_pieces(pieces_t *pieces, const size_t sample, const int pitch, 
     pieces->at[pieces->count] = end;
 }
 
-/* Copies the first and the last N of `length` cells, which may overlap. */
-#ifdef NARROW_STORAGE
-#define HAS_PARTS 0
-#define COPY_PARTS(N, LOAD, STORE, from, to, length)
-#else
-#define HAS_PARTS 1
-#define COPY_PARTS(N, LOAD, STORE, from, to, length) \
-    STORE(LOAD(0, from), 0, to);                     \
-    STORE(LOAD(0, (from) + (length) - N), 0, (to) + (length) - N);
-#endif
-
-/*
- * Copies `length` cells, as a vector if they fill one, or as two shorter ones; a macro for either direction between the
- * kinds of memory.
- */
-#define COPY_PIECE(from, to, length)                      \
-    if ((length) == LANES) {                              \
-        VECTOR_STORE(VECTOR_LOAD(from), to);              \
-    } else if (HAS_PARTS && LANES > 8 && (length) >= 8) { \
-        COPY_PARTS(8, vload8, vstore8, from, to, length)  \
-    } else if (HAS_PARTS && LANES > 4 && (length) >= 4) { \
-        COPY_PARTS(4, vload4, vstore4, from, to, length)  \
-    } else {                                              \
-        for (int i = 0; i < (length); i++) {              \
-            WRITE_VALUE((to), i, READ_VALUE((from), i));  \
-        }                                                 \
-    }
+#include "convolution/copy_piece.h"
 
 /* Reads a tile, and nothing that another work-item may be writing. */
 #define LOAD_TILE(type)                                                               \

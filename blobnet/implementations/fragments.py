@@ -1,0 +1,239 @@
+"""Convolutions on the matrix unit of a processor, AMX of x86, in bfloat16 (kernels/fragment.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
+from blobnet.implementations.blocking import splits_for
+from blobnet.implementations.operation import Operation, Phase
+from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, power_of_two, rounded_up
+from blobnet.launch.kernel_source import Macro, table_text
+from blobnet.memory.blob import BFLOAT16
+from blobnet.memory.windows import PhaseAxis
+
+#: Rows and columns of a fragment's sums; positions of a tile, or numbers that a factor has of each row or column.
+_FRAGMENT, _TILE = 16, 32
+#: Multiply-adds of fragments in the time of one of fp32; what it costs to pack a number, and to store a result.
+SPEED, PACK_COST, STORE_COST = 7, 12, 30
+#: Work-items that a compute unit should have, so that none waits long for the last.
+WORK_ITEMS = 8
+#: Bytes of a cache's line.
+_LINE = 64
+
+
+@dataclass(frozen=True)
+class _Reads:
+    """What one axis of all phases of an operation reads of a source, as the source's phases.
+
+    Attributes:
+        first: the first cell.
+        ways: for each tap of each phase, the source's phase that it reads, and the first result's place there.
+        size: places of a phase.
+    """
+
+    first: int
+    ways: Sequence[Sequence[tuple[int, int]]]
+    size: int
+
+    @classmethod
+    def of(cls, axes: Sequence[PhaseAxis]) -> _Reads:
+        shifts = [[axis.shift + tap * axis.shift_step for tap in range(axis.count)] for axis in axes]
+        first, stride = min((shift for taps in shifts for shift in taps), default=0), axes[0].stride
+        ways = [[divmod(shift - first, stride)[::-1] for shift in taps] for taps in shifts]
+        ends = (axis.size + max((place for _, place in taps), default=0) for axis, taps in zip(axes, ways, strict=True))
+        return cls(first, ways, max(ends))
+
+    @property
+    def phases(self) -> int:
+        """The source's phases up to the last that a tap reads."""
+        return 1 + max((phase for taps in self.ways for phase, _ in taps), default=0)
+
+
+class Fragments(Implementation):
+    """Products of fragments on the matrix unit of a processor, for those who asked for bfloat16.
+
+    Blobs are packed as pairs of units, whose positions are the columns of a product.
+    """
+
+    lanes = False
+    precisions = ("bf16",)
+    #: Units of a source that are packed together.
+    cell = 2
+
+    @classmethod
+    def candidates(cls, operation: Operation) -> Iterator[Implementation]:
+        if operation.tuning.precision in cls.precisions:
+            yield (_Gradient if operation.direction == BACKWARD_WEIGHTS else cls)(operation)
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__(operation)
+        self.phases = operation.plain.phases
+        self.rows = _Reads.of([phase.vertical for phase in self.phases])
+        self.columns = _Reads.of([phase.horizontal for phase in self.phases])
+        self.tables = [self._taps(phase, number) for number, phase in enumerate(self.phases)]
+        rows = self._row_units
+        #: Fragments of units that are rows of a product, in a block, and blocks of a group.
+        self.unit_tiles = min(2, -(-rows // _FRAGMENT))
+        self.blocks = -(-rows // (self.unit_tiles * _FRAGMENT))
+        pairs = -(-operation.depth // 2)
+        #: Steps of the depth, and pairs of units in a step.
+        self.steps = -(-pairs // _FRAGMENT)
+        self.pairs = -(-pairs // self.steps)
+        #: Positions of a plane: an odd number of lines, so that planes lie in different places of the first cache.
+        line = _LINE // (self.cell * BFLOAT16.itemsize)
+        lines = -(-self._plane // line)
+        self.plane = line * (lines + 1 - lines % 2)
+
+    @property
+    def _row_units(self) -> int:
+        """Units that are rows of a product, of a group."""
+        return self.operation.units
+
+    @property
+    def _plane(self) -> int:
+        """Positions that a plane must have."""
+        return self.rows.phases * self.columns.phases * self.rows.size * self.columns.size
+
+    @property
+    def _cells(self) -> int:
+        """Planes of a group."""
+        return self.steps * self.pairs
+
+    @property
+    def _block_units(self) -> int:
+        """Rows of all products of a group."""
+        return self.blocks * self.unit_tiles * _FRAGMENT
+
+    def _tiles(self, phase: Phase) -> int:
+        """Tiles of positions of a sample."""
+        return -(-((phase.vertical.size - 1) * self.columns.size + phase.horizontal.size) // _TILE)
+
+    def _taps(self, phase: Phase, number: int) -> list[tuple[int, int]]:
+        """Shift among the positions of a plane, and number in the filter, of each tap of a phase."""
+        found = []
+        for i, (row_phase, row) in enumerate(self.rows.ways[number]):
+            for j, (column_phase, column) in enumerate(self.columns.ways[number]):
+                y, x = (axis.first + tap * axis.step for axis, tap in ((phase.vertical, i), (phase.horizontal, j)))
+                plane = row_phase * self.columns.phases + column_phase
+                shift = (plane * self.rows.size + row) * self.columns.size + column
+                found.append((shift, y * phase.horizontal.filter_taps + x))
+        return found
+
+    @property
+    def _packed(self) -> int:
+        """Numbers of all planes of a sample."""
+        return self.operation.groups * self._cells * self.plane * self.cell
+
+    @property
+    def cost(self) -> float:
+        operation = self.operation
+        weights = operation.groups * self._block_units * operation.taps * self._cells * 2
+        tiles = sum(self._tiles(phase) * phase.taps for phase in self.phases)
+        products = tiles * _TILE * self._block_units * self.steps * _TILE * operation.groups
+        cost = products / SPEED + PACK_COST * self._packed + STORE_COST * operation.result.shape.elements
+        return (cost * operation.batch_size + PACK_COST * weights) / operation.cores
+
+    def calls(self) -> list[KernelCall]:
+        operation, rows = self.operation, self._block_units
+        elements = operation.groups * rows * operation.taps * self.steps * self.pairs
+        packed = operation.memory(f"weights packed for {operation.direction}", elements)
+        lie: dict[str, Any] = {"STEP_PAIRS": self.pairs, "DEPTH_STEPS": self.steps, "UNIT_TILES": self.unit_tiles}
+        lie |= {"BLOCKS": self.blocks, "PLANE": self.plane, "ROW_POSITIONS": self.columns.size, "PACKED": packed}
+        kernel, size = "convolution/pack_weight_fragments", GlobalSize(rows, operation.groups, per_sample=False)
+        pack, cells = self._pack_source()
+        calls = [operation.call(kernel, size, None, f"{operation.label}: pack", **lie), pack]
+        arrays = {"CELLS": cells, "BIAS": operation.parameter("BIAS")}
+        for phase, taps in zip(self.phases, self.tables, strict=True):
+            if taps or not operation.accumulate:
+                tiles, blocks = self._tiles(phase), self.blocks * operation.groups
+                items = tiles * blocks * operation.batch_size
+                at_once = max(1, min(tiles, items // (WORK_ITEMS * operation.cores)))
+                facts = {**phase.macros, **lie, **_table(taps), "TILES_AT_ONCE": at_once}
+                size = GlobalSize(blocks * -(-tiles // at_once))
+                calls.append(operation.call(self.kernel, size, **arrays, **facts))
+        return calls
+
+    def _pack_source(self) -> tuple[KernelCall, Array]:
+        """The launch that packs the source, and what it packs it into."""
+        operation, axes = self.operation, (self.phases[0].vertical, self.phases[0].horizontal)
+        # What a tile reads after the last plane is of no use.
+        cells = operation.memory(f"source packed for {operation.direction}", _TILE, self._packed // 2)
+        facts: dict[str, Macro] = {"GROUP_UNITS": operation.depth, "GROUP_CELLS": self._cells, "CELL": self.cell}
+        facts |= {"PLANE": self.plane, "ROWS": self.rows.size, "ROW_POSITIONS": self.columns.size}
+        for name, axis, reads in zip("YX", axes, (self.rows, self.columns), strict=True):
+            facts |= {f"STRIDE_{name}": axis.stride, f"FIRST_{name}": reads.first, f"PHASES_{name}": reads.phases}
+        inside = -(-operation.source.shape.width // axes[1].stride)
+        facts |= {"LANES": max(2, power_of_two(inside + 1, 32) // 2)}
+        facts |= {"IS_BFLOAT": int(operation.source.type == BFLOAT16)}
+        kernel, label = "convolution/pack_fragments", f"{operation.label}: pack source"
+        size = GlobalSize(operation.groups * self._cells)
+        return operation.call(kernel, size, None, label, SOURCE=operation.source, CELLS=cells, **facts), cells
+
+
+class _Gradient(Fragments):
+    """Backward weights: rows of products are input units, columns output units, and what is summed positions."""
+
+    cell = 1
+
+    @property
+    def _row_units(self) -> int:
+        return self.operation.depth
+
+    @property
+    def _plane(self) -> int:
+        # All that a tap reads: beyond the last position its values are multiplied with 0.
+        last = max(shift for shift, _ in self.tables[0]) + self._tiles(self.phases[0]) * _TILE
+        return max(super()._plane, last)
+
+    @property
+    def _cells(self) -> int:
+        return self._block_units
+
+    @property
+    def cost(self) -> float:
+        operation, tiles = self.operation, self._tiles(self.phases[0])
+        units = rounded_up(operation.units, 2 * _FRAGMENT)
+        products = tiles * operation.taps * _TILE * self._block_units * units * operation.groups
+        packed = self._packed + 2 * operation.groups * units * tiles * _TILE
+        cost = (products / SPEED + PACK_COST * packed) * operation.batch_size
+        return (cost + STORE_COST * operation.weights) / operation.cores
+
+    def calls(self) -> list[KernelCall]:
+        operation, tiles, units = self.operation, self._tiles(self.phases[0]), self.operation.output.shape.units
+        unit_blocks, columns = -(-operation.units // (2 * _FRAGMENT)), self._block_units
+        items = operation.groups * operation.taps * self.blocks * unit_blocks
+        splits = min(splits_for(items, WORK_ITEMS * operation.cores, operation.batch_size), operation.batch_size)
+        elements = 2 * unit_blocks * operation.groups * tiles * _FRAGMENT * _FRAGMENT
+        gradient = operation.parameter("WEIGHT_GRADIENT")
+        in_place = operation.taps == splits == 1 and columns == operation.depth
+        pack, cells = self._pack_source()
+        sums = splits * operation.taps * units * columns
+        arrays = {"CELLS": cells, "DELTAS": operation.memory("delta packed", per_sample=elements), "GRADIENT": gradient}
+        arrays["PARTIALS"] = gradient if in_place else operation.memory("weight partials", sums)
+        facts: dict[str, Any] = {"COLUMNS": columns, "GROUP_BLOCKS": 2 * unit_blocks, "TILES": tiles, "SPLITS": splits}
+        facts |= {"GROUP_CELLS": self._cells, "PLANE": self.plane, "UNIT_TILES": self.unit_tiles, "UNITS": units}
+        facts |= {"ROW_POSITIONS": self.columns.size, "LANES": _FRAGMENT, **_table(self.tables[0])}
+        launches = [
+            ("convolution/pack_fragment_deltas", GlobalSize(2 * unit_blocks * operation.groups), "pack delta"),
+            (self.kernel, GlobalSize(items, 1, splits, per_sample=False), "product"),
+            (
+                "convolution/unitwise_gradient",
+                GlobalSize(-(-operation.depth // _FRAGMENT), units, per_sample=False),
+                "sum",
+            ),
+        ]
+        return [
+            pack,
+            *(
+                operation.call(kernel, size, None, f"{operation.label}: {label}", **arrays, **facts)
+                for kernel, size, label in launches[: 2 if in_place else 3]
+            ),
+        ]
+
+
+def _table(taps: Sequence[tuple[int, int]]) -> Mapping[str, Macro]:
+    """The macros of taps."""
+    return {"TAP_TABLE": table_text(taps or [(0, 0)]), "PHASE_TAPS": len(taps)}

@@ -1,0 +1,110 @@
+/*
+ * Convolution, backward, gradient of the weights, on the matrix unit of a processor: sums[tap][o][i] = sum over samples and
+ * positions of input[i] at the tap's shift * delta[o], as products of fragments of bfloat16 (fragment.h). Rows of a product
+ * are input units, whose positions lie side by side, so that a tap is the same rows from another position on; columns are
+ * output units. A work-item makes the sums of one tap, a block of input and 32 output units; splits, of whole samples, go
+ * to a partial sum each.
+ *
+ * Arrays:
+ *   CELLS    read   the input, a unit each, see pack_fragments.cl
+ *   DELTAS   read   see pack_fragment_deltas.cl
+ *   PARTIALS write  (SPLITS, taps, output units, COLUMNS)
+ * Scalars:
+ *   COUNT  samples in this batch
+ * Macros:
+ *   GROUPS
+ *   GROUP_OUTPUT_UNITS
+ *   GROUP_CELLS    planes of input units of a group
+ *   GROUP_BLOCKS   blocks of 16 output units of a group
+ *   COLUMNS        input units of a group, whole blocks
+ *   PLANE          numbers of an input unit
+ *   TILES          tiles of positions of a sample
+ *   PHASE_TAPS     taps
+ *   TAP_TABLE      shift and number of each
+ *   UNIT_TILES     1 or 2: fragments of input units
+ *   SPLITS
+ * Global:
+ *   width  taps * blocks of input units * blocks of output units * groups
+ *   units  SPLITS
+ */
+#include "blob.h"
+#define LANES 16
+#include "vector.h"
+#include "transpose.h"
+#include "fragment.h"
+
+#define COLUMN_BLOCKS (COLUMNS / (UNIT_TILES * FRAGMENT))
+#define UNIT_BLOCKS (GROUP_BLOCKS / 2)
+#define STAGED_PITCH (2 * FRAGMENT)
+__constant int tap_table[][2] = TAP_TABLE;
+#if UNIT_TILES == 2
+#define SECOND_UNITS(statements) statements
+#else
+#define SECOND_UNITS(statements)
+#endif
+
+__kernel void convolution_backward_weight_fragments(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, deltas),
+                                                    WRITE_ARRAY(real_t, partials), const int count)
+{
+    __local real_t staged[UNIT_TILES * FRAGMENT * STAGED_PITCH] __attribute__((aligned(64)));
+    const int tap = get_global_id(0) % PHASE_TAPS;
+    const int column_block = get_global_id(0) / PHASE_TAPS % COLUMN_BLOCKS;
+    const int unit_block = get_global_id(0) / (PHASE_TAPS * COLUMN_BLOCKS) % UNIT_BLOCKS;
+    const int group = get_global_id(0) / (PHASE_TAPS * COLUMN_BLOCKS * UNIT_BLOCKS);
+    const int split = get_global_id(2);
+    const int column = column_block * UNIT_TILES * FRAGMENT;
+    const int begin = (int)((long)count * split / SPLITS);
+    const int end = (int)((long)count * (split + 1) / SPLITS);
+
+    BEGIN_FRAGMENTS(FRAGMENT);
+    CLEAR_SUMS(0, 0);
+    CLEAR_SUMS(0, 1);
+    SECOND_UNITS(CLEAR_SUMS(1, 0); CLEAR_SUMS(1, 1);)
+    for (int n = begin; n < end; n++) {
+        __global const ushort *left = (__global const ushort *)ARRAY(cells)
+                                      + ((size_t)(n * GROUPS + group) * GROUP_CELLS + column) * PLANE
+                                      + tap_table[tap][0];
+        __global const real_t *right =
+            ARRAY(deltas)
+            + ((size_t)(n * GROUPS + group) * GROUP_BLOCKS + unit_block * 2) * TILES * FRAGMENT * FRAGMENT;
+        for (int t = 0; t < TILES; t++) {
+            LOAD_LEFT(0, left, 2 * PLANE);
+            LOAD_RIGHT(0, right, 4 * FRAGMENT);
+            LOAD_RIGHT(1, right + TILES * FRAGMENT * FRAGMENT, 4 * FRAGMENT);
+            MULTIPLY_FRAGMENTS(0, 0);
+            MULTIPLY_FRAGMENTS(0, 1);
+            SECOND_UNITS(LOAD_LEFT(1, left + FRAGMENT * PLANE, 2 * PLANE); MULTIPLY_FRAGMENTS(1, 0);
+                         MULTIPLY_FRAGMENTS(1, 1);)
+            left += 2 * FRAGMENT;
+            right += FRAGMENT * FRAGMENT;
+        }
+    }
+    STORE_SUMS(0, 0, staged, 4 * STAGED_PITCH);
+    STORE_SUMS(0, 1, staged + FRAGMENT, 4 * STAGED_PITCH);
+    SECOND_UNITS(STORE_SUMS(1, 0, staged + FRAGMENT * STAGED_PITCH, 4 * STAGED_PITCH);
+                 STORE_SUMS(1, 1, staged + FRAGMENT * STAGED_PITCH + FRAGMENT, 4 * STAGED_PITCH);)
+    END_FRAGMENTS;
+
+    __global real_t *results =
+        ARRAY(partials)
+        + ((size_t)split * PHASE_TAPS + tap_table[tap][1]) * GROUPS * GROUP_OUTPUT_UNITS * COLUMNS;
+    for (int j = 0; j < 2; j++) {
+        const int unit = (unit_block * 2 + j) * FRAGMENT;
+        for (int i = 0; i < UNIT_TILES; i++) {
+            vector_t rows[LANES];
+#pragma unroll
+            for (int row = 0; row < LANES; row++) {
+                rows[row] = VECTOR_LOAD(staged + (i * FRAGMENT + row) * STAGED_PITCH + j * FRAGMENT);
+            }
+            transpose(rows);
+#pragma unroll
+            for (int row = 0; row < LANES; row++) {
+                if (unit + row < GROUP_OUTPUT_UNITS) {
+                    VECTOR_STORE(rows[row], results
+                                                + (size_t)(group * GROUP_OUTPUT_UNITS + unit + row) * COLUMNS
+                                                + column + i * FRAGMENT);
+                }
+            }
+        }
+    }
+}

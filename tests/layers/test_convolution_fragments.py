@@ -1,0 +1,152 @@
+"""Convolutions on the matrix unit of a processor: on AMX, or on what kernels/fragment.h has in its place.
+
+Small integers are exact in bfloat16, and so are their sums in fp32: the layer contract holds as for fp32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blobnet.device import discovery
+from blobnet.device.compiler import Compiler
+from blobnet.device.device import Device
+from blobnet.device.discovery import DriverTraits, products_on
+from blobnet.examination.checks import plan_alone
+from blobnet.examination.reference.convolution import Windows, conv2d, conv2d_backward
+from blobnet.hardware.device_model import Answers, model_of
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, DIRECTIONS, FORWARD
+from blobnet.implementations.fragments import Fragments
+from blobnet.launch.kernel_call import Tuning
+from blobnet.layers import Conv1D, Conv2D
+from blobnet.memory.blob import BFLOAT16, FLOAT32, Shape
+from tests.kinds import tuning_for
+from tests.layers.test_convolution import contract
+from tests.layers.test_convolution_cells import CASES
+from tests.layers.test_convolution_tensor import exact
+
+#: What a factor is rounded to, and by how much of itself at most.
+ROUNDING = 2.0**-8
+MORE_CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
+    **CASES,
+    "whole tiles": (Conv2D(64, 3, padding="same"), Shape(64, 16, 16)),
+    "blocks of units and steps": (Conv2D(70, 3, padding=1), Shape(67, 6, 5)),
+    "rows longer than a tile": (Conv2D(5, (1, 3), padding="same"), Shape(3, 2, 70)),
+    "one unit and position": (Conv2D(1, 1), Shape(1, 1, 1)),
+    "depthwise": (Conv2D(6, 3, groups=6, stride=2, padding=1), Shape(6, 9, 7)),
+    "a residual's places": (Conv2D(20, 1, bias="position"), Shape(33, 7, 7)),
+}
+
+
+def tuning(storage: Any = FLOAT32) -> Tuning:
+    return tuning_for("cpu", compute_units=2, precision="bf16", storage=storage, only={"fragments"})
+
+
+@pytest.mark.parametrize("case", MORE_CASES)
+def test_exact_products(device: Device, case: str) -> None:
+    report = exact(device, *MORE_CASES[case], ["tight", "own pitches"], fused=("sigmoid",), tuning=tuning())
+    for run, phase in product(report.runs.values(), ["forward", "backward data", "backward parameters"]):
+        assert any(call.kernel.endswith("_fragments") for call in run.calls[phase])
+
+
+@pytest.mark.parametrize("count", [1, 2, 17])
+def test_any_number_of_samples(device: Device, count: int) -> None:
+    """Splits of the gradient are of whole samples, more of them than a short last batch has."""
+    exact(device, Conv2D(9, 3, padding=1), Shape(5, 4, 6), ["tight"], count=count, tuning=tuning())
+
+
+@pytest.mark.parametrize("storage", [FLOAT32, BFLOAT16], ids=lambda kind: kind.name)
+def test_error(device: Device, storage: Any) -> None:
+    """Each factor is off by its rounding at most, so a sum by twice that of the sum of its products' magnitudes."""
+    layer, shape, generator = Conv2D(40, 3, padding=1, bias=False), Shape(50, 5, 6), np.random.default_rng(3)
+    x, delta = generator.standard_normal((3, 50, 5, 6)), generator.standard_normal((3, 40, 5, 6))
+    weight = generator.standard_normal((40, 50, 3, 3))
+    x, delta, weight = (values.astype(np.float32).astype(np.float64) for values in (x, delta, weight))
+    options: dict[str, Any] = {"parameters": {"weight": weight}, "delta": delta, "absolute": 2.0}
+    report = contract(device, layer, shape, ["tight"], inputs=[x], tuning=tuning(storage), **options)
+    windows = Windows(padding=((1, 1), (1, 1)))
+
+    def results(*arrays: Any) -> list[Any]:
+        backward = conv2d_backward(arrays[0], arrays[1], None, arrays[2], windows)
+        return [conv2d(arrays[0], arrays[1], None, windows), *backward[:2]]
+
+    run = report.runs["tight"]
+    found: list[Any] = [run.output, run.input_deltas[0], (run.gradients or {})["weight"]]
+    bounds = results(abs(x), abs(weight), abs(delta))
+    for actual, wanted, bound in zip(found, results(x, weight, delta), bounds, strict=True):
+        error = np.abs(actual.reshape(wanted.shape) - wanted)
+        # A result that is kept in bfloat16 is rounded once more.
+        stored = ROUNDING * abs(wanted) if storage == BFLOAT16 else 0
+        assert (error <= 2 * ROUNDING * bound + stored + 1e-5).all()
+        # Rounded to the nearest, errors are random, and far below their bound; fp32 would be far below this again.
+        assert ROUNDING / 16 < np.sqrt((error**2).mean()) / np.sqrt((wanted**2).mean()) < ROUNDING
+
+
+def test_nothing_else_is_infinite(device: Device) -> None:
+    """Units after the last one, and positions after the last one, are multiplied with 0, which must find numbers."""
+    x, delta = np.ones((2, 3, 4, 5)), np.ones((2, 2, 4, 5))
+    x[1, 2, 3, 4] = x[0, 1, 0, 0] = delta[1, 1, 3, 4] = np.inf
+    options: dict[str, Any] = {"parameters": {"weight": np.ones((2, 3, 1, 1))}, "delta": delta, "tuning": tuning()}
+    report = contract(device, Conv2D(2, 1, bias=False), Shape(3, 4, 5), count=2, inputs=[x], **options)
+    assert {np.isinf(run.output).sum() for run in report.runs.values()} == {2 * 2}
+
+
+def test_those_who_asked_for_less_get_it_where_it_is() -> None:
+    operation = plain(Conv2D(8, 3), Shape(8, 9, 9), 2, FORWARD)
+    assert [*Fragments.candidates(operation)]
+    operation = replace(operation, tuning=replace(operation.tuning, precision="fp32"))
+    assert not [*Fragments.candidates(operation)]
+    with_unit = model_of(Answers("cpu", is_host=True, matrix_types=("bf16",)))
+    without, a_gpu = model_of(Answers("cpu", is_host=True)), model_of(Answers("gpu", matrix_types=("bf16",)))
+    assert [products_on(model, "bf16") for model in (with_unit, without, a_gpu)] == ["bf16", "fp32", "fp32"]
+    assert [products_on(with_unit, precision) for precision in ("fp32", "fp16")] == ["fp32", "fp32"]
+
+
+def test_large_products_are_worth_it_and_few_units_are_not() -> None:
+    """Of its own cost alone: a group of one unit fills a thirtieth of a fragment."""
+    for direction in DIRECTIONS:
+        (large,) = Fragments.candidates(plain(Conv2D(256, 3, padding=1), Shape(256, 14, 14), 8, direction))
+        assert large.cost < 256 * 256 * 9 * 14 * 14 * 8 / large.operation.cores / 2
+        (small,) = Fragments.candidates(plain(Conv2D(256, 3, padding=1, groups=256), Shape(256, 14, 14), 8, direction))
+        assert small.cost > 256 * 9 * 14 * 14 * 8 / small.operation.cores
+
+
+def test_all_that_is_read_is_there() -> None:
+    """Planes have what taps read, and behind the last one is a tile's rest."""
+    for layer, shape in MORE_CASES.values():
+        for direction in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS):
+            (item,) = Fragments.candidates(plain(layer, shape, 3, direction))
+            assert isinstance(item, Fragments)
+            rest = 0 if direction == BACKWARD_WEIGHTS else 31
+            for phase, taps in zip(item.phases, item.tables, strict=True):
+                last = max((shift for shift, _ in taps), default=0) + item._tiles(phase) * 32
+                assert last <= item.plane + rest
+                assert item.columns.size >= phase.horizontal.size
+
+
+def test_processors_without_such_a_unit_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "_processor_features", lambda: "flags : fpu avx512f avx512_bf16 amx_tile")
+    discovery.matrix_types.cache_clear()
+    try:
+        assert discovery.matrix_types() == ()
+    finally:
+        discovery.matrix_types.cache_clear()
+
+
+def test_a_driver_that_takes_no_assembly_is_given_none(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those who ask for bfloat16 there get the products of fp32."""
+    traits = replace(DriverTraits.of(device.info), takes_assembly=False)
+    info = replace(device.info)
+    vars(info)["traits"] = traits
+    assert "-DTAKES_TILES" not in Compiler(device.queue.context, info).options
+    assert "bf16" not in info.model.tensor_types or not info.is_host
+
+
+def plain(layer: Conv1D | Conv2D, shape: Shape, count: int, direction: str) -> Any:
+    """An operation of a layer alone."""
+    site = plan_alone(layer, shape, count, tuning())[1]
+    return layer.operation(site, direction)
