@@ -313,7 +313,9 @@ def test_steps_that_are_wrong(
 # -- what is checked ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "precision"), [("cpu", "fp32"), ("cpu", "bf16"), ("gpu", "fp32"), ("gpu", "tf32"), ("gpu", "bf16")])
+@pytest.mark.parametrize(
+    ("kind", "precision"), [("cpu", "fp32"), ("cpu", "bf16"), ("gpu", "fp32"), ("gpu", "tf32"), ("gpu", "bf16")]
+)
 def test_each_variant_in_each_direction(kind: str, precision: str) -> None:
     tuning = tuning_for(kind, precision=precision)
     found = checks_of_implementations(tuning, 2, 0)
