@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from blobnet.augment.epoch_rows import from_descriptions
 from blobnet.augment.words import augmentations_of
 from blobnet.bench import roofline
 from blobnet.bench.network import NetworkBench, kernel_shares
+from blobnet.callbacks.live import about_device, plan_section, training_section
 from blobnet.data.samples import sources_for
 from blobnet.datasets.pictures import png
 from blobnet.datasets.source import Source
@@ -32,16 +31,13 @@ from blobnet.inspection.sheets import below, caption, captions_of, listed, masks
 from blobnet.losses import Loss
 from blobnet.losses.center_net import boxes_of
 from blobnet.metrics import Report
-from blobnet.metrics.naming import panels
 from blobnet.metrics.report import NumberReport
 from blobnet.model import Model, check_model
 from blobnet.network.ends import to_dict
-from blobnet.planning.report import report as plan_table
 from blobnet.support import page
 from blobnet.support.checks import check_count
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
 from blobnet.training.arguments import losses_for
-from blobnet.version import __version__
 
 #: The longest side of a picture in the page, in pixels.
 _LONGEST = 160
@@ -111,7 +107,7 @@ def report(  # noqa: PLR0913
     atomic.check_writable(path, 0)
     size = batch_size or min(int(_settings(model).get("batch_size", _BATCH_SIZE)), _MAX_TIMED)
     opened = model.device_for(device)
-    sections = [_about(model, opened, data, license), _training_curves(model.history)]
+    sections = [_about(model, opened, data, license), training_section(model.history)]
     if x is not None:
         run = _Run(model, opened, x, y, losses_for(model.graph, loss, model.loss), tuple(files), count, size)
         sections += [run.measured(metrics), run.classes(), run.mistakes(), run.found_boxes()]
@@ -153,16 +149,8 @@ def _about(model: Model, device: Device, data: str, license: str) -> str:
             "optimizer": _plain(state.optimizer),
             "settings": _plain(words),
         }
-    info = device.info
-    versions = {"Python": platform.python_version(), "NumPy": np.__version__}
-    versions |= {"pyopencl": importlib.metadata.version("pyopencl"), "h5py": importlib.metadata.version("h5py")}
-    said |= {
-        "device": f"{info.name} ({info.kind}, {info.compute_units} compute units)",
-        "driver": f"{info.platform}, {info.driver}",
-        "versions": ", ".join(f"{name} {version}" for name, version in {"blobnet": __version__, **versions}.items()),
-        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
-        "written": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
-    }
+    written = f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC"
+    said |= {**about_device(device), "written": written}
     return page.section("about", "About", page.facts(said))
 
 
@@ -174,14 +162,6 @@ def _plain(values: Any) -> str:
         parts = (f"{name} {_plain(value)}" for name, value in values.items() if value is not None)
         return ", ".join(parts)
     return ", ".join(map(_plain, values)) if isinstance(values, list) else str(values)
-
-
-def _training_curves(history: Mapping[str, Sequence[float]]) -> str:
-    charts = [page.curves(name.replace("_", " "), parts) for name, parts in panels(history).items()]
-    epochs = max(map(len, history.values()), default=0)
-    rows = [[epoch + 1, *(f"{own[epoch]:.6g}" for own in history.values())] for epoch in range(epochs)]
-    numbers = page.folded("all numbers", page.table(["epoch", *history], rows)) if rows else ""
-    return page.section("training", "Training", page.charts(*charts), numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -366,12 +346,10 @@ def _network(model: Model, device: Device, size: int, *, timing: bool) -> list[s
         except BlobnetError as error:  # Several ends, an output without logits, a device without room.
             why = f"A step was not timed: {error}"
     plan = plan or model.plan(size, training=False)
-    what = "training" if plan.request.training else "prediction"
-    said = page.note(f"{what}, batches of {size}")
     return [
         layers,
         page.section("time", "Time of a training step", times or page.note(why)),
-        page.section("plan", "Memory", said, plan_table(plan)._repr_html_()),
+        plan_section(plan),
     ]
 
 

@@ -298,6 +298,9 @@ calls = [callbacks.Checkpoint("net.h5", every_steps=500)]
 # blobnet.callbacks.EarlyStopping
 calls = [callbacks.EarlyStopping(patience=5)]
 
+# blobnet.callbacks.Live
+calls = [callbacks.Live(port=8787)]
+
 # blobnet.callbacks.ReduceOnPlateau
 calls = [callbacks.ReduceOnPlateau(factor=0.5, patience=3)]
 

@@ -4,6 +4,7 @@ from blobnet.callbacks.base import Callback
 from blobnet.callbacks.checkpoint import Checkpoint
 from blobnet.callbacks.csv_log import CSVLog
 from blobnet.callbacks.early_stopping import EarlyStopping
+from blobnet.callbacks.live import Live
 from blobnet.callbacks.reduce_on_plateau import ReduceOnPlateau
 from blobnet.callbacks.save_best import SaveBest
 from blobnet.callbacks.tensorboard import TensorBoard
@@ -13,6 +14,7 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "EarlyStopping",
+    "Live",
     "ReduceOnPlateau",
     "SaveBest",
     "TensorBoard",

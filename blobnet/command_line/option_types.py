@@ -35,6 +35,12 @@ def count_or_none(text: str) -> int:
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else _fail("a whole number of at least 0", text)
 
 
+def port(text: str) -> int:
+    """The number of a port; 0 is any."""
+    value = int(text) if re.fullmatch("[0-9]{1,5}", text) else LARGEST_COUNT
+    return value if value < 1 << 16 else _fail("a port, from 0 to 65535", text)
+
+
 def seed(text: str) -> int:
     """An int from 0 to below 2^63."""
     try:

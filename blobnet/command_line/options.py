@@ -347,6 +347,7 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "bench batch_size": {"default": None},
     "report batch_size": {"default": None},
     "report count": {"default": 12},
+    "live": {"nargs": "?", "const": 8787, "type": option_types.port},
     "repeats": {"default": 7},
     "direction": {
         "type": lambda text: text.replace("-", " "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+import socket
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -255,3 +256,21 @@ def test_curves_go_through_their_values() -> None:
     np.testing.assert_allclose(np.diff(up)[1] / np.diff(up)[0], (1.0 - 2.0) / (2.0 - 0.5), rtol=0.02)
     assert page.curves("loss", {"training": [float("nan")]}) == ""
     assert "training" in page.curves("loss", {"training": [3.0, 3.0]})
+
+
+def test_train_serves_its_curves(run, net) -> None:
+    settings = ["--dataset", "digits", "--epochs", 1]
+    done = run("train", net, *settings, "--live", 0, "--output", "own.h5")
+    assert done.status == 0
+    assert re.search(r"^live    http://127\.0\.0\.1:\d+/$", done.err, re.MULTILINE)
+    assert "--live: it must be a port, from 0 to 65535" in run("train", net, *settings, "--live", "x").err
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        failed = run("train", net, *settings, "--live", number, "--output", "other.h5")
+        assert failed.status == 1
+        assert (
+            f"error: Live: the port must be free, and one that this user may have. Received port={number}" in failed.err
+        )
+        assert not Path("other.h5").exists()
