@@ -18,6 +18,7 @@ from blobnet.errors import OptionError
 from blobnet.interop import hub
 from blobnet.losses import CrossEntropy
 from blobnet.model import load_pretrained, with_classes_of
+from blobnet.models.airbench import airbench
 from blobnet.models.alexnet import alexnet
 from blobnet.models.centernet import centernet
 from blobnet.models.convnext import convnext_tiny
@@ -40,6 +41,7 @@ from blobnet.models.vit import vit_tiny
 from blobnet.support.foreign import explained
 
 __all__ = [
+    "airbench",
     "alexnet",
     "centernet",
     "convnext_tiny",

@@ -18,11 +18,12 @@ from blobnet.augment.base import Augmentation
 from blobnet.augment.colour import Brightness, Contrast, Saturation
 from blobnet.augment.crop import RandomCrop, RandomResizedCrop
 from blobnet.augment.erasing import Erasing
-from blobnet.augment.flip import Flip
+from blobnet.augment.flip import AlternatingFlip, Flip
 from blobnet.augment.mixtures import CutMix, Mixup
 from blobnet.augment.policies import AugMix, RandAugment, TrivialAugment
 
 __all__ = [
+    "AlternatingFlip",
     "AugMix",
     "Augmentation",
     "Brightness",

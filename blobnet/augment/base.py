@@ -36,6 +36,7 @@ class Rows:
     Args:
         count: samples.
         shape: of a sample.
+        epoch: counted from 0.
 
     Attributes:
         maps: (2, 3, count), from a cell's (y, x, 1) to the position (y, x) in the sample.
@@ -45,8 +46,8 @@ class Rows:
         steps: (steps, POLICY_WORDS, count), those of a policy, before all of these (kernels/input/policy.cl).
     """
 
-    def __init__(self, count: int, shape: Shape) -> None:
-        self.count, self.shape = count, shape
+    def __init__(self, count: int, shape: Shape, epoch: int = 0) -> None:
+        self.count, self.shape, self.epoch = count, shape, epoch
         self.maps, self.erased = np.zeros((2, 3, count)), np.zeros((4, count))
         self.colours, self.mixed = np.zeros((4, count)), np.zeros((5, count))
         self.steps = np.zeros((0, POLICY_WORDS, count))
@@ -103,6 +104,8 @@ class Augmentation(Kind):
     rank: ClassVar[int] = 2
     #: True if values move to other cells.
     moves: ClassVar[bool] = False
+    #: True if a sample has the same random numbers in all epochs.
+    draws_once: ClassVar[bool] = False
     #: True if a sample is mixed with another one, and so has two labels.
     mixes: ClassVar[bool] = False
     #: True if values of several places are mixed, so that labels of places have none to follow to.

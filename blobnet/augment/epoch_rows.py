@@ -88,8 +88,12 @@ def rows_for(
     Returns:
         (samples, numbers) float32, as kernels/input/augmented.cl reads them.
     """
-    rows = Rows(len(samples), shape)
-    draws = uniform(seed, epoch, samples, [augmentation.numbers for augmentation in augmentations])
+    rows = Rows(len(samples), shape, epoch)
+    numbers = [augmentation.numbers for augmentation in augmentations]
+    draws = uniform(seed, epoch, samples, numbers)
+    if any(augmentation.draws_once for augmentation in augmentations):
+        of_all = zip(augmentations, draws, uniform(seed, 0, samples, numbers), strict=True)
+        draws = [once if augmentation.draws_once else own for augmentation, own, once in of_all]
     for augmentation, own in zip(augmentations, draws, strict=True):
         augmentation.apply(rows, own)
     return rows.packed()

@@ -200,6 +200,7 @@ _COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "report": ("FILE.h5 [--dataset DATA] [options]", "write a page that shows a model and what it does", None),
     "predict": ("FILE.h5 IMAGE [IMAGE ...] [options]", "say what a trained model sees in pictures", _PREDICT_EPILOG),
     "show": ("WHAT [options]", "draw a data set or a model", _SHOW_EPILOG),
+    "speedrun": ("[options]", "train a small network as fast as is known, from several seeds", None),
     "lr-find": ("MODEL --dataset DATA [options]", "suggest a learning rate", None),
     "devices": ("[--facts]", "list the OpenCL devices and mark the default one", None),
     "doctor": ("[options]", "check that blobnet computes rightly on a device", _DOCTOR_EPILOG),

@@ -221,6 +221,19 @@ search:
 --plot FILE  draw the losses and the suggestion ({_DRAWN})
 {_DEVICE}
 """,
+    "speedrun": f"""
+data:
+{_DATA}
+{_READING}
+training:
+--large  the network as it was published, of 64, 256 and 256 units, for 40 epochs
+--epochs N  passes over the data (default: 8; 40 with --large)
+--seeds N  how many trainings (default: 5)
+--seed N  of the first one (default: 0)
+--against torch  the same in PyTorch too, in turn, in a checkout
+{_DEVICE}
+{_PRECISION}
+""",
     "devices": """
 --facts  show what is known of each, and where it comes from
 """,
@@ -336,6 +349,8 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "evaluate dataset": {"required": True},
     "lr-find dataset": {"required": True},
     "lr-find steps": {"default": 100},
+    "speedrun dataset": {"default": "fashion-mnist"},
+    "speedrun seeds": {"default": 5},
     "mistakes": {"action": "append", "default": []},
     "images": {"nargs": "+"},
     "top": {"default": 1},

@@ -7,6 +7,7 @@ from blobnet.schedules.base import Schedule
 from blobnet.schedules.constant import Constant
 from blobnet.schedules.cosine import Cosine
 from blobnet.schedules.custom import Custom
+from blobnet.schedules.linear import Linear
 from blobnet.schedules.one_cycle import OneCycle
 from blobnet.schedules.step import Step
 
@@ -14,6 +15,7 @@ __all__ = [
     "Constant",
     "Cosine",
     "Custom",
+    "Linear",
     "OneCycle",
     "Schedule",
     "Step",

@@ -43,4 +43,9 @@ class Cosine(Schedule):
         if step < warmup:
             return float(self.rate * ((step + 1) / warmup))
         progress = min(1.0, (step - warmup) / max(1, epochs * steps_per_epoch - 1 - warmup))
-        return float(self.final_rate + (self.rate - self.final_rate) * (1.0 + math.cos(math.pi * progress)) / 2.0)
+        return float(self.final_rate + (self.rate - self.final_rate) * self._left(progress))
+
+    @staticmethod
+    def _left(progress: float) -> float:
+        """The part of the way down that is left behind a part of the steps."""
+        return (1.0 + math.cos(math.pi * progress)) / 2.0

@@ -154,6 +154,7 @@ def test_every_command_has_its_module() -> None:
         "report",
         "predict",
         "show",
+        "speedrun",
         "lr-find",
         "devices",
         "doctor",

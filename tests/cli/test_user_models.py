@@ -98,7 +98,7 @@ def test_a_model_keeps_its_own_class_names(folder, name) -> None:
     [
         ("lenet6", "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet6. "
                    "Hint: did you mean 'lenet5' or 'alexnet' or 'resnet56'? A model of your own is path/to/"),
-        ("zzz", "Hint: known names: alexnet, centernet, convnext_tiny, densenet121, "),
+        ("zzz", "Hint: known names: airbench, alexnet, centernet, convnext_tiny, densenet121, "),
         ("nets/onw.py:plain", "nets/onw.py: there must be such a Python file. Hint: did you mean 'own.py'"),
         ("nowhere/x.py:f", "nowhere/x.py: there must be such a Python file."),
         ("nets/own.py", "a model of your own must be path/to/file.py:function. Hint: nets/own.py:plain, perhaps?"),

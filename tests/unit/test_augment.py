@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from blobnet.augment import (
+    AlternatingFlip,
     Augmentation,
     AugMix,
     Brightness,
@@ -34,7 +35,7 @@ from blobnet.memory.blob import FloatArray, Shape
 SHAPE = Shape(3, 12, 16)
 MANY = np.arange(4000)
 WORDS = ("crop", "resize", "flip", "rotate", "brightness", "contrast", "saturation", "erase", "mixup", "cutmix")
-WORDS += ("augmix",)
+WORDS += ("augmix", "alternating-flip")
 ALL = list(augmentations_of(",".join(WORDS)))
 
 
@@ -94,6 +95,18 @@ def test_every_other_picture_is_flipped() -> None:
     both = np.mean((made[:, 0] == -1) & (made[:, 4] == -1))
     assert abs(both - 0.25) < 0.03
     assert np.all(rows(Flip())[:, 0] == 1)
+
+
+def test_alternating_flips_show_both_sides_in_any_two_epochs() -> None:
+    first, second, third = (rows(RandomCrop(1), AlternatingFlip(vertical=True), epoch=epoch) for epoch in range(3))
+    for column in (0, 4):
+        assert abs(np.mean(first[:, column] == -1) - 0.5) < 0.03
+        assert np.array_equal(first[:, column], -second[:, column])
+        assert np.array_equal(first[:, column], third[:, column])
+    # What comes beside them is drawn anew in every epoch.
+    shifts = [np.where(made[:, 4] == -1, made[:, 5] - 15, made[:, 5]) for made in (first, second, third)]
+    assert not any(np.array_equal(shifts[0], others) for others in shifts[1:])
+    assert np.array_equal(rows(RandomCrop(1))[:, 5], shifts[0])
 
 
 def test_maps_follow_one_another() -> None:
@@ -302,7 +315,7 @@ def test_words_and_descriptions() -> None:
         (lambda: augmentations_of(3), r"augment: it must be a list of augmentations.*augment=3.*'crop=2, flip'"),
         (lambda: augmentations_of([Flip]), "it must be a list of augmentations"),
         (lambda: augmentations_of("crop, flop"), r"every word must be that of an augmentation.*'flop'.*flip"),
-        (lambda: augmentations_of(""), r"every word .*known names: augmix, brightness"),
+        (lambda: augmentations_of(""), r"every word .*known names: alternating-flip, augmix"),
         (
             lambda: augmentations_of("flip=2", "--augment"),
             r"--augment: flip takes no number\. Received augment='flip=2'",

@@ -243,4 +243,4 @@ def test_help_names_what_is_public_before_it_is_imported(monkeypatch: pytest.Mon
     assert callback_rows() == sorted(rows)
     assert [row.split()[0] for row in rows] == ["--csv", "--early-stopping", "--live", "--plateau", "--tensorboard"]
     assert option("--optimizer").choices == ["lamb", "sgd", "adam", "adamw", "lion", "muon", "rmsprop"]
-    assert option("--schedule").choices == ["constant", "cosine", "one-cycle", "step"]
+    assert option("--schedule").choices == ["constant", "cosine", "linear", "one-cycle", "step"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from blobnet.errors import FileError, OptionError
-from blobnet.schedules import Constant, Cosine, Custom, OneCycle, Schedule, Step
+from blobnet.schedules import Constant, Cosine, Custom, Linear, OneCycle, Schedule, Step
 from tests.reference import schedules as reference
 
 
@@ -55,6 +55,13 @@ def test_cosine_by_hand() -> None:
     half = math.sqrt(0.5)
     expected = [1.0, 2.0, 2.0, 1 + half, 1.0, 1 - half, 0.0]
     np.testing.assert_allclose(rates(Cosine(2.0, warmup_epochs=2), 1, 7), expected, atol=1e-15)
+
+
+def test_linear_is_a_triangle() -> None:
+    found = rates(Linear(2.0, warmup_epochs=1, final_rate=0.5), 4, 3)
+    np.testing.assert_allclose(found, [0.5, 1.0, 1.5, *np.linspace(2.0, 2.0, 1), *np.linspace(2.0, 0.5, 8)], atol=1e-15)
+    again = Schedule.from_description(json.loads(json.dumps(Linear(0.2, 0.1).description())), "file")
+    assert again == Linear(0.2, warmup_epochs=0.1)
 
 
 def test_cosine_at_its_ends() -> None:
@@ -131,7 +138,7 @@ def test_numbers_of_numpy() -> None:
 
 
 def test_kinds() -> None:
-    assert sorted(Schedule.kinds) == ["Constant", "Cosine", "Custom", "OneCycle", "Step"]
+    assert sorted(Schedule.kinds) == ["Constant", "Cosine", "Custom", "Linear", "OneCycle", "Step"]
     assert Step(0.1, 3).description() == {"kind": "Step", "config": {"rate": 0.1, "every_epochs": 3, "factor": 0.1}}
 
 
