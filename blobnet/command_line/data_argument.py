@@ -16,12 +16,13 @@ from blobnet.command_line.text import short_list
 from blobnet.data.labels import labels_for
 from blobnet.data.samples import sources_for
 from blobnet.datasets import Dataset
-from blobnet.datasets.dataset import ignored_label
+from blobnet.datasets.class_names import numbers_in
+from blobnet.datasets.dataset import are_names, ignored_label
 from blobnet.datasets.loading import are_pictures
 from blobnet.datasets.named_data import NamedData, NamedDataset, read_named
 from blobnet.datasets.picture_labels import CLASSES, NUMBERS, SEVERAL
 from blobnet.datasets.source import Source, UnitsFirst
-from blobnet.datasets.splits import targets_as
+from blobnet.datasets.splits import numbered_as, targets_as
 from blobnet.errors import DataError, OptionError, near_matches
 from blobnet.losses import BinaryCrossEntropy, CenterNet, CrossEntropy, Loss, MeanSquaredError
 from blobnet.losses.center_net import BOX_NAMES
@@ -72,6 +73,10 @@ def load_plain_dataset(options: argparse.Namespace, model: Model | None = None, 
         columns=options.columns,
         shuffle_buffer=options.shuffle_buffer,
     )
+    if options.labels and (data.has_boxes or data.positions):
+        others = "boxes" if data.has_boxes else "masks"
+        rule = f"it is for classes, labels and numbers of pictures, and these have {others}"
+        raise OptionError("--labels", rule, data=options.dataset, labels=options.labels, hint="leave it out.")
     if model is None or shape is None:
         return data
     splits = {name: getattr(data, name) for name in ("train", "validation", "test")}
@@ -91,6 +96,35 @@ def kind_of_labels(model: Model) -> str | None:
 def target_loss(data: Dataset) -> Loss:
     """The loss of targets where nobody says another one."""
     return BinaryCrossEntropy() if data.has_several else MeanSquaredError()
+
+
+def as_numbered_by(model: Model, data: Dataset) -> Dataset:
+    """The data set with its classes, labels or numbers in the order of the model's, by their names."""
+    return _with_classes_of(model, data) if data.class_names else with_targets_of(model, data)
+
+
+def _with_classes_of(model: Model, data: Dataset) -> Dataset:
+    """The data set with its classes numbered as the model's, by their names, or by the numbers that they are called.
+
+    A model may have classes besides; one without names has numbers.
+
+    Raises:
+        DataError: some classes have names of the model's, and others do not.
+    """
+    theirs, units = data.class_names, model.graph.output.shape.units
+    ours = model.class_names or tuple(map(str, range(units)))
+    if ours[: data.classes] == theirs:
+        return data
+    numbers = numbers_in(theirs, ours)
+    foreign = [name for name in theirs if name not in ours]
+    if numbers is None and are_names(theirs) and len(foreign) < len(theirs):
+        rule = "its classes must have the names of the model's, or all of them other names"
+        raise DataError(data.name, rule, foreign=short_list(foreign), model=short_list([*ours]))
+    if foreign:
+        known = f"are {short_list([*ours])}" if model.class_names else "have no names"
+        said = f"the classes of {data.name} are {short_list([*theirs])}; those of the model {known}"
+        print(f"note: {said}; they are compared by their numbers", file=sys.stderr)
+    return data if numbers is None else numbered_as(data, numbers, ours)
 
 
 def with_targets_of(model: Model, data: Dataset) -> Dataset:

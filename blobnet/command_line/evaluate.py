@@ -11,6 +11,7 @@ from typing import Any
 
 from blobnet import plots
 from blobnet.command_line.data_argument import (
+    as_numbered_by,
     check_input,
     check_labels,
     check_output,
@@ -20,20 +21,15 @@ from blobnet.command_line.data_argument import (
     load_dataset,
     metrics_for,
     was_trained_on,
-    with_targets_of,
 )
 from blobnet.command_line.model_argument import open_model
-from blobnet.command_line.text import short_list
-from blobnet.datasets import Dataset
-from blobnet.datasets.class_names import numbers_in
-from blobnet.datasets.dataset import are_names
 from blobnet.datasets.named_data import NamedData, NamedDataset
-from blobnet.datasets.splits import numbered_as
 from blobnet.device.device import Device
-from blobnet.errors import DataError, OptionError
+from blobnet.errors import OptionError
 from blobnet.files.atomic import check_writable, write
 from blobnet.inspection.mistakes import Mistakes, worst_mistakes
 from blobnet.metrics import Report
+from blobnet.metrics.boxes import check_measures_boxes
 from blobnet.metrics.report import AnyReport
 from blobnet.model import Model
 from blobnet.network.ends import to_dict
@@ -60,10 +56,10 @@ def run(options: argparse.Namespace) -> int:
         return 0
     check_input(model, data, options)
     check_output(model, data)
-    data = with_classes_of(model, data) if data.class_names else with_targets_of(model, data)
+    data = as_numbered_by(model, data)
     split = split_to_measure(model, data)
     loss = evaluation_loss(model, data)
-    metrics = metrics_for(options, data) or (("box_map", "box_map_50") if data.has_boxes else ())
+    metrics = _measures_of_boxes(options) if data.has_boxes else metrics_for(options, data)
     _print_measures(model.evaluate(split.x, split.y, loss=loss, metrics=metrics, **settings), model)
     title = f"{options.file.name} on {data.name}"
     if options.matrix is not None and not loss.takes_classes:
@@ -80,6 +76,18 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _measures_of_boxes(options: argparse.Namespace) -> tuple[str, ...]:
+    """The names of what is measured of boxes besides the loss; nothing, with a note, where pycocotools is missing."""
+    if options.metrics is not None:
+        return tuple(options.metrics)
+    try:
+        check_measures_boxes()
+    except OptionError as error:
+        print(f"note: {error}", file=sys.stderr)
+        return ()
+    return ("box_map", "box_map_50")
+
+
 def _is_table(path: Path) -> bool:
     return path.suffix.lower() == ".csv"
 
@@ -94,30 +102,6 @@ def _save_mistakes(found: Mistakes, title: str, paths: Sequence[Path]) -> None:
             print(f"no mistakes, {path} is not drawn", file=sys.stderr)
             continue
         print(f"saved {path}", file=sys.stderr)
-
-
-def with_classes_of(model: Model, data: Dataset) -> Dataset:
-    """The data set with its classes numbered as the model's, by their names, or by the numbers that they are called.
-
-    A model may have classes besides; one without names has numbers.
-
-    Raises:
-        DataError: some classes have names of the model's, and others do not.
-    """
-    theirs, units = data.class_names, model.graph.output.shape.units
-    ours = model.class_names or tuple(map(str, range(units)))
-    if ours[: data.classes] == theirs:
-        return data
-    numbers = numbers_in(theirs, ours)
-    foreign = [name for name in theirs if name not in ours]
-    if numbers is None and are_names(theirs) and len(foreign) < len(theirs):
-        rule = "its classes must have the names of the model's, or all of them other names"
-        raise DataError(data.name, rule, foreign=short_list(foreign), model=short_list([*ours]))
-    if foreign:
-        known = f"are {short_list([*ours])}" if model.class_names else "have no names"
-        said = f"the classes of {data.name} are {short_list([*theirs])}; those of the model {known}"
-        print(f"note: {said}; they are compared by their numbers", file=sys.stderr)
-    return data if numbers is None else numbered_as(data, numbers, ours)
 
 
 def _evaluate_by_name(

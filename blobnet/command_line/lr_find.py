@@ -8,6 +8,7 @@ from typing import Any
 
 from blobnet import optimizers, plots
 from blobnet.command_line.data_argument import (
+    as_numbered_by,
     check_classes,
     check_input,
     check_output,
@@ -37,6 +38,7 @@ def run(options: argparse.Namespace) -> int:
         model = loaded
     check_input(model, data, options)
     check_output(model, data)
+    data = as_numbered_by(model, data)
     build: Any = optimizers.Optimizer.named(options.optimizer or "adam")  # Every one has a default rate.
     given: dict[str, Any] = {
         "optimizer": build(),

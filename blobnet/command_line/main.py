@@ -300,7 +300,7 @@ def _run(arguments: Sequence[str]) -> int:
     command = commands[options.command]
     command.refuse_unknown(unknown)
     importlib.import_module("blobnet.files.atomic").check_working_folder()
-    if getattr(options, "precision", "fp32") != "fp32":
+    if getattr(options, "precision", "fp32") != "fp32" and options.command != "plan":  # It needs no device.
         _check_precision(command, options)
     if options.command == "train":
         _check_train(command, options)

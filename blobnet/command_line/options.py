@@ -62,7 +62,8 @@ _SIZE = """\
 --size N  build the network for samples of NxN"""
 _MEMORY = """\
 --align N  round the rows and the planes of blobs up to multiples of N numbers (default: 1)
---storage NAME  what is kept between layers: float32; in half the memory bfloat16 or float16 (default: float32)"""
+--storage NAME  what is kept between layers, where --precision does not say it: float32; in half the memory bfloat16 or
+  float16, which are precision bf16 and fp16 (default: float32)"""
 _PRETRAINED = """\
 --pretrained NAME  for a network in place of the file, resnet50 say: its weights, as for train"""
 _DEVICE = """\
@@ -253,6 +254,7 @@ model MODEL  {_MODEL}; or a model file
 {_FREEZE}
 --optimizer NAME  whose state is counted: {{optimizers}} (default: adam)
 {_MEMORY}
+{_PRECISION}
 --memory SIZE  find the largest batch for this memory, 8GiB say, not a device's
 --plot FILE  draw what holds memory, launch by launch ({_DRAWN})
 {_DEVICE}

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from blobnet import onnx, plots
 from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
 from blobnet.command_line.transfer import frozen_patterns
 from blobnet.device import discovery
+from blobnet.device.discovery import products_on
 from blobnet.errors import OptionError, counted
 from blobnet.files.atomic import check_writable
 from blobnet.hardware.device_model import GENERIC, DeviceModel
-from blobnet.launch.kernel_call import KernelCall, Tuning
+from blobnet.launch.kernel_call import KernelCall, Tuning, settle
 from blobnet.losses import CrossEntropy, MeanSquaredError
-from blobnet.memory.blob import FLOAT32, Padding, storage_type
+from blobnet.memory.blob import FLOAT32, Padding
 from blobnet.model import Model
 from blobnet.network.ends import to_dict
 from blobnet.network.parameters import parameter_table
@@ -43,14 +45,14 @@ def run(options: argparse.Namespace) -> int:
     model, name, tail = _model(options)
     limits, kind = _limits(options)
     training = not options.inference and not tail
-    storage = storage_type(options.storage)
+    precision, storage = settle(options.precision, options.storage)
     names = list(model.graph.outputs)
     # Of a model that was not trained: what its outputs can be. A single one is no class, unless classes are asked for.
     outputs = model.graph.outputs.values()
     assumed = [CrossEntropy() if out.shape.units > 1 or options.classes else MeanSquaredError() for out in outputs]
     known = model.loss or to_dict(names, assumed)
     loss = losses_for(model.graph, None, known) if training else None
-    tuning = Tuning(kind, padding=Padding(align=options.align), storage=storage)
+    tuning = Tuning(kind, products_on(kind, precision), padding=Padding(align=options.align), storage=storage)
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     world, shards = _world(options, training)
     build: Any = Optimizer.named(options.optimizer or "adam")  # Every one has a default rate.
@@ -70,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
         }
         updates = steps.optimizer.calls(table, kind, scaled=storage.needs_loss_scale)
     if storage != FLOAT32:
-        print(f"Numbers between layers are {storage.name}, in memory alone: kernels compute in float32.\n")
+        products = "convolutions multiply them on tensor cores" if tuning.precision == precision else "in memory alone"
+        print(f"Numbers between layers are {storage.name}, {products}: kernels compute in float32.\n")
     print(report(plan, reserved=memory, updates=len(updates), limits=limits))
     if options.devices:
         print("\n" + "\n".join(_devices_text(options, shards, at_once, sums, kind)))
@@ -159,7 +162,10 @@ def _limits(options: argparse.Namespace) -> tuple[Limits | None, DeviceModel]:
     info = None
     if options.device or (options.memory is None and discovery.devices()):
         info = discovery.choose(options.device)
+        discovery.check_precision(info, options.precision)
     kind = next(model for model in GENERIC.values() if info is None or model.is_host == info.is_host)
+    if info and not kind.is_host and settle(options.precision, options.storage)[0] != "fp32":
+        kind = replace(kind, capability=info.model.capability)  # Whether there are tensor cores.
     if options.memory is not None:
         return Limits("--memory", options.memory, options.memory), kind
     return (Limits(info.name, info.memory, info.largest_allocation), kind) if info else (None, kind)

@@ -35,7 +35,7 @@ from blobnet.errors import BlobnetError, DataError, FileError, OptionError, coun
 from blobnet.explain import check_explains, explain_pictures, overlay
 from blobnet.files.atomic import check_writable
 from blobnet.losses import CenterNet, CrossEntropy, Loss
-from blobnet.losses.center_net import boxes_of, check_gives_boxes
+from blobnet.losses.center_net import BOX_UNITS, boxes_of, check_gives_boxes
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import Model
 from blobnet.network.ends import to_dict
@@ -191,7 +191,10 @@ def _check_outputs(model: Model, heads: Sequence[_Head], options: argparse.Names
         if options.masks or len(heads) > 1:
             rule = "it goes without --masks, and the model must have one output"
             raise OptionError("--boxes", rule, outputs=", ".join(head.name for head in heads))
-        check_gives_boxes(model.loss, heads[0].shape)
+        check_gives_boxes(model.loss, heads[0].shape, model.class_names)
+        if model.loss is None and not model.class_names:
+            said = f"the file says no loss: {BOX_UNITS} of {heads[0].shape.units} units are taken for sides and places"
+            print(f"note: {said} of boxes", file=sys.stderr)
     if options.masks:
         if len(heads) > 1:
             rule = "the model must have one output"

@@ -7,6 +7,7 @@ from typing import Any
 
 from blobnet import card
 from blobnet.command_line.data_argument import (
+    as_numbered_by,
     check_input,
     check_output,
     dataset_for,
@@ -14,9 +15,8 @@ from blobnet.command_line.data_argument import (
     evaluation_losses,
     load_dataset,
     metrics_for,
-    with_targets_of,
 )
-from blobnet.command_line.evaluate import split_to_measure, with_classes_of
+from blobnet.command_line.evaluate import split_to_measure
 from blobnet.command_line.model_argument import open_model
 from blobnet.datasets.named_data import NamedData
 from blobnet.device.device import Device
@@ -58,7 +58,7 @@ def _of_data(options: argparse.Namespace, model: Model) -> dict[str, Any]:
         return {"x": split.x, "y": split.y, "loss": losses, "data": str(named), "metrics": options.metrics or ()}
     check_input(model, data, options)
     check_output(model, data)
-    data = with_classes_of(model, data) if data.class_names else with_targets_of(model, data)
+    data = as_numbered_by(model, data)
     split = split_to_measure(model, data)
     return {
         "x": split.x,

@@ -14,8 +14,8 @@ from blobnet.device.queue import Queue
 from blobnet.device.tuning import Tunings
 from blobnet.errors import DeviceError
 from blobnet.hardware.device_model import DeviceModel
-from blobnet.launch.kernel_call import PRECISIONS, Tuning
-from blobnet.memory.blob import FLOAT32, Padding, storage_type
+from blobnet.launch.kernel_call import Tuning, settle
+from blobnet.memory.blob import FLOAT32, Padding
 from blobnet.support.old_names import names_of_parts
 
 #: Methods that a device had itself, by what they are called in the part that has them now, where that is another name.
@@ -93,15 +93,15 @@ class Device:
     def at(self, precision: str, storage: str = FLOAT32.name) -> Device:
         """Return the same device, with the same queue, memory and programs, for one of PRECISIONS.
 
-        ``storage`` is what is kept between layers, where that is not as the precision says: in inference float16 too.
+        ``storage`` is what is kept between layers, where the precision does not say it: see :func:`settle`.
 
         Raises:
-            OptionError: there is no such precision, or storage.
+            OptionError: there is no such precision, or storage, or the two say different things.
             DeviceError: the device has no tensor cores.
         """
         check_precision(self.info, precision)
-        asked = storage_type(storage)
-        return self._with(precision=precision, storage=PRECISIONS[precision][1] if asked == FLOAT32 else asked)
+        precision, kept = settle(precision, storage)
+        return self._with(precision=precision, storage=kept)
 
     def guarding(self) -> Device:
         """Return the same device, with the same queue and programs, whose buffers lie between canaries.

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from blobnet.errors import OptionError
 from blobnet.hardware.device_model import HOST, DeviceModel
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_source import Macro
 from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant
-from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, BlobLayout, Padding, Shape, StorageType
+from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, BlobLayout, Padding, Shape, StorageType, storage_type
 
 #: The precisions of a network: what products round their factors to, fp32 or tf32 (the first 10 bits of the fraction),
 #: and the type of numbers between layers. Sums, statistics, weights and losses are float32 in all.
@@ -29,6 +30,25 @@ PRECISIONS = {
     "bf16": ("bf16", BFLOAT16),
     "fp16": ("fp32", FLOAT16),
 }
+
+
+def settle(precision: str, storage: str) -> tuple[str, StorageType]:
+    """Return one of PRECISIONS and the storage of numbers between layers, where either may be said alone.
+
+    fp32 and float32 are what is said where nothing is. A narrow storage by itself is the precision of that storage.
+
+    Raises:
+        OptionError: there is no such storage, or the precision has another one.
+    """
+    own, asked = PRECISIONS[precision][1], storage_type(storage)
+    if precision == "fp32" and asked != FLOAT32:
+        return next(name for name, (_, kind) in PRECISIONS.items() if kind == asked), asked
+    if own != FLOAT32 and asked not in (own, FLOAT32):
+        rule = f"precision {precision} keeps {own.name} between layers"
+        raise OptionError("storage", rule, storage=storage, hint="leave one of the two out.")
+    return precision, own if asked == FLOAT32 else asked
+
+
 #: The phase of calls that run whenever parameters have changed.
 CONSTANT = "constant"
 #: The kernel that clears halos; and what the one does that the planner needs where blobs cannot share memory.

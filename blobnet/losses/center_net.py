@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -101,17 +102,22 @@ class CenterNet(Loss):
         return labels.view(np.float32).reshape(len(labels), -1, BOX_NUMBERS), boxes_of(outputs)
 
 
-def check_gives_boxes(loss: Any, output: Shape) -> None:
+def check_gives_boxes(loss: Any, output: Shape, units: Sequence[str]) -> None:
     """Raises unless a model with such an output, trained with ``loss`` if that is known, gives boxes.
 
+    ``units`` are the names of the output's units, if they have names.
+
     Raises:
-        OptionError: the loss is another one.
+        OptionError: the loss is another one, or the units are.
         ShapeError: the output is none for :class:`CenterNet`.
     """
     if loss is not None and not loss.takes_boxes:
         rule = "the model must be trained with the loss CenterNet"
         raise OptionError("boxes", rule, loss=loss, hint="models.centernet makes a network for it.")
     CenterNet().check(output)
+    if units and tuple(units[-BOX_UNITS:]) != BOX_NAMES:
+        rule = f"the last units of the model must be {', '.join(BOX_NAMES)}"
+        raise OptionError("boxes", rule, units=", ".join(units), hint="models.centernet makes a network for it.")
 
 
 def boxes_of(outputs: FloatArray, most: int = 100) -> npt.NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import math
 from typing import Any
@@ -34,16 +35,21 @@ def box_map_50(labels: Labels, boxes: Scores) -> float:
     return _coco_statistics(labels, boxes)[1]
 
 
+def check_measures_boxes() -> None:
+    """Raises OptionError where pycocotools is not installed."""
+    if importlib.util.find_spec("pycocotools") is None:
+        raise OptionError("box_map", "it needs pycocotools", hint=extra("detection"))
+
+
 def _coco_statistics(labels: Labels, boxes: Scores) -> list[float]:
     """The numbers of COCOeval's summary.
 
     NOTE: overlaps are the same for sides as parts of a picture as for those in pixels.
     """
-    try:
-        from pycocotools.coco import COCO
-        from pycocotools.cocoeval import COCOeval
-    except ImportError as error:
-        raise OptionError("box_map", "it needs pycocotools", hint=extra("detection")) from error
+    check_measures_boxes()
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
     found = [
         {"image_id": n, "category_id": int(row[0]), "score": float(row[1]), "bbox": _sides(row[2:])}
         for n, own in enumerate(boxes)

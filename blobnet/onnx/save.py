@@ -88,7 +88,7 @@ def to_proto(model: Model, boxes: int | None = None) -> Any:
     proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in writer.arrays.items())
     if boxes is not None:
         output = graph.output.shape
-        check_gives_boxes(model.loss, output)
+        check_gives_boxes(model.loss, output, model.class_names)
         add_peaks(proto.graph, output, check_count("onnx.save", "boxes", boxes))
     if model.class_names:
         names = [name.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for name in model.class_names]

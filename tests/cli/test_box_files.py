@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -120,14 +121,48 @@ def masks() -> bn.Model:
         (["boxes.h5", "scenes/0000.png"], "Hint: --boxes DIR draws and lists the boxes that it gives."),
         (["plain.h5", "scenes/0000.png", "--boxes", "a"], "CenterNet: the output must have a height and a width"),
         (["masks.h5", "scenes/0000.png", "--boxes", "a"], "boxes: the model must be trained with the loss CenterNet"),
+        (
+            ["named.h5", "scenes/0000.png", "--boxes", "a"],
+            "boxes: the last units of the model must be width, height, x, y",
+        ),
     ],
 )
 def test_what_is_not_predicted(run, boxes: bn.Model, arguments: list[str], said: str) -> None:
     bn.models.resnet8((3, 32, 32)).save("plain.h5")
     masks().save("masks.h5")
+    named = masks()
+    named.loss, named.class_names = None, tuple("abcdef")
+    named.save("named.h5")
     failed = run("predict", *arguments)
     assert failed.status == 1
     assert said in failed.err
+
+
+def test_a_file_without_loss_or_names_is_taken_for_one_of_boxes(run, boxes: bn.Model) -> None:
+    boxes.loss, boxes.class_names = None, ()
+    boxes.save("bare.h5")
+    done = run("predict", "bare.h5", "scenes/0000.png", "--boxes", "a")
+    assert done.status == 0, done.err
+    assert "note: the file says no loss: 4 of 7 units are taken for sides and places of boxes" in done.err
+
+
+def test_without_pycocotools_there_is_the_loss(run, boxes: bn.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pycocotools", None)
+    options = ["boxes.h5", "--dataset", "scenes/coco.json", "--image-size", 32]
+    measured = run("evaluate", *options)
+    assert measured.status == 0, measured.err
+    assert [line.split()[0] for line in measured.out.splitlines()] == ["loss"]
+    assert 'note: box_map: it needs pycocotools. Hint: pip install "blobnet[detection]"' in measured.err
+    failed = run("evaluate", *options, "--metrics", "box_map")
+    assert failed.status == 1
+    assert "error: box_map: it needs pycocotools. Hint: " in failed.err
+
+
+@pytest.mark.parametrize("command", [["train", "centernet"], ["evaluate", "boxes.h5"]], ids=lambda command: command[0])
+def test_boxes_have_one_kind_of_labels(run, boxes: bn.Model, command: list[str]) -> None:
+    failed = run(*command, "--dataset", "scenes/coco.json", "--image-size", 32, "--labels", "several")
+    assert failed.status == 1
+    assert "--labels: it is for classes, labels and numbers of pictures, and these have boxes" in failed.err
 
 
 def test_peaks_in_onnx(run, boxes: bn.Model) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,9 @@ import pytest
 from blobnet import layers, losses
 from blobnet.device import discovery
 from blobnet.device.discovery import DeviceInfo, choose
-from blobnet.hardware.device_model import Answers, facts, model_of
-from blobnet.launch.kernel_call import COPYING, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, copy_call
-from blobnet.memory.blob import BlobLayout, Halo, Shape
+from blobnet.hardware.device_model import GENERIC, Answers, facts, model_of
+from blobnet.launch.kernel_call import COPYING, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, copy_call, settle
+from blobnet.memory.blob import BFLOAT16, FLOAT16, BlobLayout, Halo, Shape
 from blobnet.models.lenet5 import lenet5
 from blobnet.network import graph
 from blobnet.optimizers import SGD, Adam
@@ -218,6 +219,39 @@ def test_plan_of_training_with_narrow_storage(run, storage, has_scale) -> None:
     said = f"Numbers between layers are {storage}, in memory alone: kernels compute in float32."
     assert (said in result.out) == (storage != "float32")
     assert ("loss scale" in result.out) == has_scale
+
+
+def test_precision_and_storage_say_one_thing(run, two_devices, monkeypatch) -> None:
+    monkeypatch.setattr(DeviceInfo, "model", GENERIC["gpu"])
+    for precision, storage in (("bf16", "bfloat16"), ("fp16", "float16")):
+        texts = [
+            run("plan", "lenet5", *given).out
+            for given in (
+                ("--precision", precision),
+                ("--storage", storage),
+                ("--precision", precision, "--storage", storage),
+            )
+        ]
+        assert texts[0] == texts[1] == texts[2]
+        assert f"Numbers between layers are {storage}, in memory alone: kernels compute in float32." in texts[0]
+    failed = run("plan", "lenet5", "--precision", "bf16", "--storage", "float16")
+    assert (failed.status, failed.out) == (1, "")
+    hint = "Received storage=float16. Hint: leave one of the two out."
+    assert f"storage: precision bf16 keeps bfloat16 between layers. {hint}" in failed.err
+    assert "tf32 needs an NVIDIA GPU" in run("plan", "lenet5", "--precision", "tf32", "--device", "cpu").err
+    monkeypatch.setattr(DeviceInfo, "model", replace(GENERIC["gpu"], capability=(9, 0)))
+    for given in (("--precision", "bf16"), ("--storage", "bfloat16")):
+        assert (
+            "bfloat16, convolutions multiply them on tensor cores"
+            in run("plan", "lenet5", *given, "--device", "gpu").out
+        )
+
+
+def test_a_device_is_of_the_precision_that_its_storage_says() -> None:
+    assert settle("fp32", "bfloat16") == ("bf16", BFLOAT16)
+    assert settle("fp32", "float16") == ("fp16", FLOAT16)
+    assert settle("bf16", "float32") == settle("bf16", "bfloat16") == ("bf16", BFLOAT16)
+    assert settle("tf32", "float16") == ("tf32", FLOAT16)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.command_line import main
+from blobnet.command_line import lr_find, main
 from blobnet.device.device import Device
 from blobnet.errors import DataError, OptionError, TrainingError
 from blobnet.optimizers import SGD
@@ -127,3 +127,17 @@ def test_the_command(device: Device, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert 1e-5 < rate < 0.3
     assert not math.isnan(rate)
     assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_classes_are_numbered_as_the_files(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By their names, as evaluate has them."""
+    model = bn.Sequential([layers.Input(1, 8, 8), layers.Flatten(), layers.Dense(10)])
+    model.class_names = tuple("9876543210")
+    model.save(tmp_path / "turned.h5")
+    seen, found = list[Any](), rate_finder.RateSearch(np.array([1e-3, 1.0]), np.array([1.0, 2.0]), 1e-2)
+    monkeypatch.setattr(lr_find, "find_learning_rate", lambda model, x, y, **_: seen.append(y) or found)
+    arguments = ["lr-find", str(tmp_path / "turned.h5"), "--dataset", "digits", "--device", device.info.address]
+    assert main.main(arguments) == 0
+    np.testing.assert_array_equal(seen[0], 9 - bn.datasets.load("digits").train.y)
