@@ -282,7 +282,7 @@ class _Run:
                 for kind, score, sides in [*truth, *said]
             ]
             picture = page.boxed(png(drawn[row], _LONGEST * 2), drawn.shape[1:3], boxes)
-            words = [(f"{len(truth)} boxes, ", f"{len(said)} found", "")]
+            words = [("boxes ", str(len(truth)), ""), ("found ", str(len(said)), "")]
             items.append(page.Pictured([picture], words, below(int(row), self.files[row] if self.files else "")))
         what = f"the first samples: their boxes (dashed), and what the model finds with scores of {_LEAST:g} and more"
         return page.section("boxes", "Boxes", page.note(what), page.samples(items))
