@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from blobnet.datasets.array_files import suffix_of
 from blobnet.datasets.checks import chunks
 from blobnet.datasets.class_names import (
     CLASS_FILE,
@@ -38,12 +39,12 @@ from blobnet.datasets.picture_labels import (
 from blobnet.datasets.picture_source import SHUFFLE_BUFFER, PictureSource
 from blobnet.datasets.picture_workers import SKIP_HINT, Form, PictureWorkers
 from blobnet.datasets.pictures import REAL, note_shallow
-from blobnet.datasets.source import KEPT_BYTES, Source
+from blobnet.datasets.source import KEPT_BYTES, Source, kept_type
 from blobnet.datasets.split_names import SPLIT_NAMES, split_like, split_named
 from blobnet.datasets.user_data import largest_class
 from blobnet.errors import DataError, FileError, OptionError, first_few, near_matches, warn
 from blobnet.support.checks import is_int
-from blobnet.support.picture_kinds import FORMATS, LOSSLESS
+from blobnet.support.picture_kinds import ARRAY_SUFFIXES, FORMATS, LOSSLESS
 from blobnet.support.regular_file import check_regular
 
 TABLE_SUFFIXES = (".csv",)
@@ -413,7 +414,7 @@ def _find_masked(folder: Path, listing: Listing) -> Masked:
     pictures = listing.pictures(found[PICTURES])
     if not pictures:
         raise DataError(str(found[PICTURES]), "it must hold pictures", **listing.received)
-    files = listing.pictures(found[MASKS], LOSSLESS)
+    files = listing.pictures(found[MASKS], (*LOSSLESS, *ARRAY_SUFFIXES.values()))
     masks = {_key(found[MASKS], path): path for path in files}
     keys = [_key(found[PICTURES], path) for path in pictures]
     missing = [key for key in keys if key not in masks]
@@ -427,7 +428,7 @@ def _find_masked(folder: Path, listing: Listing) -> Masked:
 
 def _key(folder: Path, path: Path) -> str:
     """Return the key that a picture and its mask share: their place in their folders, without the suffix."""
-    return str(path.relative_to(folder).with_suffix(""))
+    return str(path.relative_to(folder))[: -len(suffix_of(path)) or None]
 
 
 def _dataset(
@@ -541,9 +542,17 @@ def _common_form(parts: _Parts[_Label], forms: Sequence[Form | FileError], readi
         if reading.size is None and form[1:] != read[0][1:]:
             rule = "all pictures must have one size"
             hint = "give size=(height, width), or --image-size HEIGHTxWIDTH, to resize them"
+            if max(len(form), len(read[0])) > 3:
+                hint = "resample volumes to one size and spacing first, with the library that reads them, say."
             raise DataError(str(path), rule, size=form[1:], first=f"{read[0][1:]} in {paths[0]}", hint=hint)
-    height, width = reading.size or read[0][1:]
-    return reading.units or max(form[0] for form in read), height, width
+    if reading.size is not None and len(read[0]) > 3:
+        raise OptionError("size", "only pictures are resized, not volumes", size=reading.size, volume=read[0][1:])
+    units = {form[0] for form in read}
+    if not units <= {1, 3} and len(units) > 1:
+        path, form = next((path, form) for path, form in zip(paths, read, strict=True) if form[0] != read[0][0])
+        rule = "all pictures must have as many units (bands)"
+        raise DataError(str(path), rule, units=form[0], first=f"{read[0][0]} in {paths[0]}")
+    return (reading.units if units <= {1, 3} and reading.units else max(units), *(reading.size or read[0][1:]))
 
 
 def _pictures(
@@ -555,7 +564,13 @@ def _pictures(
     note_shallow(name, depths)
     if not crew.count and reading.workers is None and len(paths) * math.prod(form) > KEPT_BYTES:
         crew = PictureWorkers()  # They are few, but large.
-    dtype = np.float32 if REAL in depths else np.uint8
+    types = {
+        np.dtype(depth)
+        if isinstance(depth, str)
+        else np.dtype(np.float32 if depth == REAL and depth is not None else np.uint8)
+        for depth in depths
+    }
+    dtype = kept_type(np.result_type(*types))
     source = PictureSource(paths, form[1:], form[0], crew, name, dtype)
     source.shuffle_buffer = reading.shuffle_buffer or SHUFFLE_BUFFER
     return _parted(parts, source), crew

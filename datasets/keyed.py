@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from blobnet.datasets.array_files import suffix_of
 from blobnet.datasets.listing import Listing
 from blobnet.datasets.packed import Packed, opened
 from blobnet.datasets.picture_labels import SEPARATOR, Labelled
 from blobnet.datasets.pictures import reads
 from blobnet.errors import DataError, FileError
-from blobnet.support.picture_kinds import FORMATS
+from blobnet.support.picture_kinds import KINDS
 
 #: The endings of files that hold nothing but a label, and the keys of a label in JSON.
 _LABEL_ENDINGS, _LABEL_KEYS = ("cls", "label", "class"), ("label", "labels", "class", "cls")
@@ -89,7 +90,7 @@ def labelled(
 def _picture(sample: Sample, labels: Sequence[str]) -> Packed:
     """The picture of a sample: the one with a plain ending, where others are ``seg.png``, say."""
     endings = [ending for ending in sample.files if ending not in labels and _is_picture(ending)]
-    plain = [ending for ending in endings if "." not in ending]
+    plain = [ending for ending in endings if f".{ending}" in KINDS]
     if len(plain or endings) != 1:
         rule = "every sample must have one picture"
         hint = "names up to the first dot are one sample: 0001.jpg and 0001.cls."
@@ -98,7 +99,7 @@ def _picture(sample: Sample, labels: Sequence[str]) -> Packed:
 
 
 def _is_picture(ending: str) -> bool:
-    kind = FORMATS.get(f".{ending.rpartition('.')[2]}")
+    kind = KINDS.get(suffix_of(PurePosixPath(f"x.{ending}")))
     return kind is not None and reads(kind)
 
 

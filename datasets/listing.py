@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from blobnet.datasets.array_files import suffix_of
 from blobnet.datasets.pictures import reads
 from blobnet.errors import FileError, first_few, warn
-from blobnet.support.picture_kinds import FORMATS, PLUGINS
+from blobnet.support.picture_kinds import KINDS, PLUGINS
 
 #: The files that systems leave in folders, besides hidden ones.
 _DEBRIS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
@@ -71,8 +72,8 @@ class Listing:
             warn(subject, f"left out: {self}")
 
     def _takes(self, path: Path, formats: Sequence[str] | None, others: Sequence[str]) -> bool:
-        suffix = path.suffix.lower()
-        kind = FORMATS.get(suffix)
+        suffix = suffix_of(path)
+        kind = KINDS.get(suffix)
         if suffix in others or (kind is not None and (formats is None or kind in formats) and reads(kind)):
             return True
         self._left_out[_kind(path, formats)] += 1
@@ -90,13 +91,13 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def _is_picture(name: str) -> bool:
-    return Path(name).suffix.lower() in FORMATS
+    return suffix_of(Path(name)) in KINDS
 
 
 def _kind(path: Path, formats: Sequence[str] | None) -> str:
     """The kind of a file that is left out, and what would read it."""
-    suffix = path.suffix.lower()
-    kind = FORMATS.get(suffix)
+    suffix = suffix_of(path)
+    kind = KINDS.get(suffix)
     if kind is None or (formats is not None and kind not in formats) or reads(kind):
         return suffix or "without a suffix"
     return f"{suffix} (pip install {PLUGINS[kind][1]})" if kind in PLUGINS else f"{suffix} (not read by this Pillow)"

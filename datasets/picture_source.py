@@ -26,7 +26,7 @@ class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package und
 
     Args:
         paths: the pictures.
-        size: (height, width) to which they are resized.
+        size: (height, width) to which they are resized; of volumes their (depth, height, width).
         units: 1 for gray, 3 for RGB; None for masks.
         workers: the processes, or how many there may be; 0 decodes in the thread that asks, None takes one for each
             core. They start when something is read, and end with this object.
@@ -46,7 +46,7 @@ class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package und
     def __init__(
         self,
         paths: Sequence[File],
-        size: tuple[int, int],
+        size: tuple[int, ...],
         units: int | None,
         workers: PictureWorkers | int | None = None,
         subject: str = "pictures",
@@ -55,14 +55,14 @@ class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package und
         self.subject, self.dtype = subject, np.dtype(dtype)
         self.shape = (len(paths), *([] if units is None else [units]), *size)
         self.workers = workers if isinstance(workers, PictureWorkers) else PictureWorkers(workers)
-        self._paths = list(paths)
+        self._paths, self._are_masks = list(paths), units is None
         #: :func:`written` of each picture when it was read.
         self._written = np.full((len(paths), 2), -1, np.int64)
 
     def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
         """Read as :meth:`Source.read`; a picture that cannot be read any more is a FileError that names it."""
         paths = [self._paths[row] for row in rows]
-        self.workers.decode(paths, out)
+        self.workers.decode(paths, out, are_masks=self._are_masks)
         for row, path in zip(rows, paths, strict=True):
             try:
                 now = written(path)

@@ -24,13 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.datasets.packed import File
-from blobnet.datasets.pictures import depth_of, picture_form, read_mask, read_picture, with_units
+from blobnet.datasets.pictures import depth_of, picture_form, read_mask, read_sample
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError
 from blobnet.support import child_process
 from blobnet.support.child_process import Child, command_of
 
-#: The (units, height, width) of a picture.
-Form = tuple[int, int, int]
+#: The (units, height, width) of a picture, or (units, depth, height, width) of a volume.
+Form = tuple[int, ...]
 #: The hint of errors about pictures that cannot be read.
 SKIP_HINT = "skip_unreadable=True (--skip-unreadable) leaves such pictures out."
 #: Pictures that cannot be read, beyond which no more are looked at.
@@ -100,13 +100,13 @@ class PictureWorkers:
         self._share_task("forms", paths, keep, has_size, is_whole)
         return found
 
-    def depths(self, paths: Sequence[File]) -> list[int | None]:
+    def depths(self, paths: Sequence[File]) -> list[int | str | None]:
         """Return :func:`depth_of` of pictures that can be read; None for others.
 
         Raises:
             OptionError, DataError: as :meth:`forms`.
         """
-        found: list[int | None] = [None] * len(paths)
+        found: list[int | str | None] = [None] * len(paths)
         self._share_task("depths", paths, found.__setitem__)
         return found
 
@@ -125,7 +125,7 @@ class PictureWorkers:
                 part = slice(first, min(first + _MAX_PICTURES, len(paths)))
                 keep(part, _TASKS[task](paths[part], None, *settings))
 
-    def decode(self, paths: Sequence[File], out: npt.NDArray[Any]) -> None:
+    def decode(self, paths: Sequence[File], out: npt.NDArray[Any], *, are_masks: bool = False) -> None:
         """Decodes pictures into ``out``, (len(paths), units, height, width), or masks: (len(paths), height, width).
 
         They are resized, and become uint8 or float32 as ``out`` is.
@@ -138,14 +138,14 @@ class PictureWorkers:
 
         def fill(worker: _Worker, part: slice) -> None:
             chosen = out[part]
-            worker.ask("decode", paths[part], chosen.nbytes, chosen.shape[1:], chosen.dtype.name)
+            worker.ask("decode", paths[part], chosen.nbytes, chosen.shape[1:], chosen.dtype.name, are_masks)
             np.copyto(chosen, worker.memory.pictures(chosen.shape, chosen.dtype.name))
 
         if self.count:
             self._share(len(paths), fill)
         else:
             for path, planes in zip(paths, out, strict=True):
-                _decode(path, planes)
+                _decode(path, planes, is_mask=are_masks)
 
     def _share(self, total: int, use: Callable[[_Worker, slice], None]) -> None:
         """Has all workers do their parts of something; an error ends the rest of it."""
@@ -303,8 +303,8 @@ def _forms(paths: Sequence[File], memory: _Memory | None, has_size: bool, is_who
     return found
 
 
-def _depths(paths: Sequence[File], memory: _Memory | None) -> list[int | None]:
-    found: list[int | None] = [None] * len(paths)
+def _depths(paths: Sequence[File], memory: _Memory | None) -> list[int | str | None]:
+    found: list[int | str | None] = [None] * len(paths)
     for place, path in enumerate(paths):
         if memory is not None:
             memory.place = place
@@ -313,10 +313,8 @@ def _depths(paths: Sequence[File], memory: _Memory | None) -> list[int | None]:
     return found
 
 
-def _decode(path: File, out: npt.NDArray[Any]) -> None:
-    *units, height, width = out.shape
-    size = height, width
-    out[:] = with_units(read_picture(path, size), units[0], path) if units else read_mask(path, size)
+def _decode(path: File, out: npt.NDArray[Any], *, is_mask: bool) -> None:
+    out[:] = read_mask(path, out.shape) if is_mask else read_sample(path, out.shape[0], out.shape[1:])
 
 
 def serve(path: str) -> None:
@@ -338,10 +336,10 @@ def _answer(memory: _Memory, question: tuple[str, list[File], int, tuple[Any, ..
         return DataError(str(paths[memory.place]), "the picture must be readable", cause=cause)
 
 
-def _fill(paths: list[File], memory: _Memory, shape: tuple[int, ...], kind: str) -> bool:
+def _fill(paths: list[File], memory: _Memory, shape: tuple[int, ...], kind: str, are_masks: bool) -> bool:
     for place, (path, planes) in enumerate(zip(paths, memory.pictures((len(paths), *shape), kind), strict=True)):
         memory.place = place
-        _decode(path, planes)
+        _decode(path, planes, is_mask=are_masks)
     return True
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from blobnet.datasets.array_files import format_of, header_of, resized
 from blobnet.datasets.checks import check_arrays
 from blobnet.datasets.file_source import npy_shape, read_npy, readable
 from blobnet.datasets.packed import File, bytes_of, opened
@@ -70,12 +71,15 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
         DataError: the file does not have the model's units, or holds values that are not finite.
     """
     path = Path(path)
+    own = format_of(path)
     if len(shape) != 3 or min(shape) < 1:
+        if len(shape) == 4 and own is not None:
+            return read_sample(path, shape[0], tuple(shape[1:]))
         raise OptionError("shape", "an image needs the axes (units, height, width)", shape=tuple(shape))
     units, height, width = shape
     if path.suffix.lower() == ".npy":
         return _resized(_read_array(path, units), (height, width), path)
-    planes = with_units(read_picture(path, (height, width)), units, path)
+    planes = read_sample(path, units, (height, width))
     if not planes.any():
         note_shallow(str(path), [depth_of(path)])
     return planes
@@ -115,7 +119,29 @@ def image_size(path: str | Path) -> tuple[int, int]:
         with readable(path, ".npy array"):
             height, width = npy_shape(path)[-2:]
         return height, width
-    return picture_form(path)[1:]
+    height, width = picture_form(path)[-2:]
+    return height, width
+
+
+def read_sample(file: File, units: int, size: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Decode a picture, the bands of one, or a volume, to (units, *size).
+
+    Raises:
+        FileError: it cannot be read, or is a volume of another size.
+        DataError: it has other units.
+        OptionError: what reads it is not installed.
+    """
+    own = format_of(file)
+    if own is None or own.header(file) is None:
+        if len(size) != 2:
+            raise FileError(str(file), "the file must be a volume, as the others are", size=size)
+        return with_units(read_picture(file, (size[0], size[1])), units, file)
+    values: npt.NDArray[Any] = resized(own.values(file), size, file)
+    if len(values) != units:
+        raise DataError(
+            str(file), "it must have as many units (bands) as the model takes", units=len(values), model=units
+        )
+    return values
 
 
 def read_picture(path: File, size: tuple[int, int] | None = None) -> npt.NDArray[Any]:
@@ -134,7 +160,7 @@ def read_picture(path: File, size: tuple[int, int] | None = None) -> npt.NDArray
     return _opened(path, from_file, None if size is None else 2 * max(size))
 
 
-def read_mask(path: File, size: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
+def read_mask(path: File, size: tuple[int, ...] | None = None) -> npt.NDArray[np.uint8]:
     """Decode a mask, which holds a class number for each position, to (H, W).
 
     The numbers are the gray values of a picture, or the indices into its palette, whatever its colours are.
@@ -147,11 +173,24 @@ def read_mask(path: File, size: tuple[int, int] | None = None) -> npt.NDArray[np
         FileError: the mask cannot be read, it has colours, values above 255, or loses some of them (JPEG).
         OptionError: Pillow is not installed.
     """
+    own = format_of(path)
+    if own is not None and own.header(path) is not None:
+        return _numbers_of(own.values(path), path, size)
     from_file = functools.partial(_class_numbers, path=path, size=size)
     return _opened(path, from_file)
 
 
-def _class_numbers(picture: Any, path: File, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+def _numbers_of(values: npt.NDArray[Any], file: File, size: tuple[int, ...] | None) -> npt.NDArray[np.uint8]:
+    """The class numbers in a volume of them."""
+    if len(values) != 1 or (size is not None and values.shape[1:] != size):
+        raise FileError(str(file), "a mask must have one unit, and its picture's size", mask=values.shape, size=size)
+    if (values < 0).any() or (values > 0xFF).any() or (values % 1).any():
+        rule = "class numbers of a mask must be whole numbers from 0 to 255"
+        raise FileError(str(file), rule, least=values.min(), largest=values.max())
+    return np.asarray(values[0], np.uint8)
+
+
+def _class_numbers(picture: Any, path: File, size: tuple[int, ...] | None) -> npt.NDArray[np.uint8]:
     from PIL import Image, ImageOps
 
     if picture.format == "JPEG" or not (picture.mode in ("1", "L", "P") or picture.mode.startswith("I")):
@@ -163,7 +202,8 @@ def _class_numbers(picture: Any, path: File, size: tuple[int, int] | None) -> np
     values = values.astype(np.uint8)
     if size is None or values.shape == size:
         return values
-    return np.asarray(Image.fromarray(values).resize(size[::-1], Image.Resampling.NEAREST))
+    height, width = size
+    return np.asarray(Image.fromarray(values).resize((width, height), Image.Resampling.NEAREST))
 
 
 def save_mask(path: Path, classes: npt.NDArray[np.uint8], size: tuple[int, int] | None = None) -> None:
@@ -263,8 +303,10 @@ def mask_colours() -> npt.NDArray[np.uint8]:
     return colours
 
 
-def picture_form(path: File, *, has_size: bool = True, is_whole: bool = False) -> tuple[int, int, int]:
-    """The (units, height, width) of what :func:`read_picture` gives, from a picture's first bytes where they say it.
+def picture_form(path: File, *, has_size: bool = True, is_whole: bool = False) -> tuple[int, ...]:
+    """The form of what :func:`read_sample` gives, from a picture's first bytes where they say it.
+
+    It is (units, height, width), or of a volume (units, depth, height, width).
 
     Args:
         path: the picture.
@@ -275,8 +317,14 @@ def picture_form(path: File, *, has_size: bool = True, is_whole: bool = False) -
         FileError: the picture cannot be read.
         OptionError: Pillow is not installed.
     """
+    header = header_of(path)
+    if header is not None:
+        own = format_of(path)
+        if is_whole and own is not None:
+            own.values(path)
+        return tuple(header.shape)
 
-    def form(picture: Any) -> tuple[int, int, int]:
+    def form(picture: Any) -> tuple[int, ...]:
         if is_whole or picture.mode in _PALETTES or (has_size and picture.format != "JPEG"):
             units, height, width = _planes(picture).shape
             return units, height, width
@@ -288,8 +336,10 @@ def picture_form(path: File, *, has_size: bool = True, is_whole: bool = False) -
     return _opened(path, form)
 
 
-def depth_of(path: File) -> int | None:
+def depth_of(path: File) -> int | str | None:
     """Return REAL for a picture that is read as float32, None for 8 bits, and for 16-bit colours their largest value.
+
+    Of files whose values are read as they stand, the name of their type.
 
     Of 16-bit colours Pillow reads no more than 8 bits.
 
@@ -297,6 +347,8 @@ def depth_of(path: File) -> int | None:
         FileError: the picture cannot be read.
         OptionError: Pillow is not installed.
     """
+    if (header := header_of(path)) is not None:
+        return str(header.dtype)
     if FORMATS.get(path.suffix.lower(), DEEP[0]) not in DEEP:
         return None
 
@@ -310,9 +362,9 @@ def depth_of(path: File) -> int | None:
     return _opened(path, largest)
 
 
-def note_shallow(subject: str, depths: Sequence[int | None]) -> None:
+def note_shallow(subject: str, depths: Sequence[int | str | None]) -> None:
     """Warns where colours of 16 bits use so few of their values that little is left of them in 8 bits."""
-    deep = [depth for depth in depths if depth]
+    deep = [depth for depth in depths if isinstance(depth, int) and depth]
     peak = max(deep, default=0)
     if 0 < peak < _FEW_VALUES:
         left = f"{(peak >> 8) + 1} of 256 values" if peak > 0xFF else "nothing but black"
@@ -355,8 +407,8 @@ def _opened(path: File, use: Callable[[Any], _Result], least_side: int | None = 
 
 
 def reads(kind: str) -> bool:
-    """Return True if pictures of a format of Pillow can be read here, or Pillow is missing."""
-    return importlib.util.find_spec("PIL") is None or kind in _formats()
+    """Return True if pictures of a format can be read here, or what reads them is missing, which is said later."""
+    return kind not in FORMATS.values() or importlib.util.find_spec("PIL") is None or kind in _formats()
 
 
 @functools.cache

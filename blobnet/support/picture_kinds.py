@@ -25,6 +25,17 @@ _SUFFIXES = {
 }
 #: The format of each suffix, which is in lower case.
 FORMATS = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes.split()}
+#: The formats of files that are no pictures of Pillow's, or not all, by the ends of their names (array_files.py).
+ARRAY_SUFFIXES = {
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+    ".nii": "NIfTI",
+    ".nii.gz": "NIfTI",
+    ".dcm": "DICOM",
+    ".dicom": "DICOM",
+}
+#: The kind of every file that is read as a picture.
+KINDS = {**ARRAY_SUFFIXES, **FORMATS}
 #: The plug-in that reads a format where Pillow itself, or an old one, does not: its module and its package.
 PLUGINS = {"HEIF": ("pillow_heif.HeifImagePlugin", "pillow-heif"), "AVIF": ("pillow_avif", "pillow-avif-plugin")}
 #: Formats whose pictures hold the values that were written, which masks need.

@@ -56,6 +56,9 @@ ONLY_IN = {
     "mpi4py": {"parallel"},
     "pycocotools": {"metrics"},
     "yaml": {"datasets"},
+    "tifffile": {"datasets"},
+    "nibabel": {"datasets"},
+    "pydicom": {"datasets"},
 }
 
 
