@@ -50,6 +50,7 @@ from blobnet.metrics import Report
 from blobnet.metrics.report import AnyReport, report_of
 from blobnet.metrics.types import Metric
 from blobnet.network import graph
+from blobnet.network.averaged import averaged, words_of
 from blobnet.network.ends import Head, heads_of, losses_description, to_dict, to_list
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters
@@ -138,6 +139,8 @@ class Model:
         #: Whether fit is at work; only that may replace the weights then.
         self._is_training = False
         self._nodes: tuple[object, dict[str, Node]] | None = None
+        #: The last model of means over views: the weights it was made of, and how.
+        self._averaged: tuple[object, object, Model] | None = None
         #: What does to nodes what the input layers do to samples, by name: the same layers whenever it is called.
         self._standardized: dict[str, Layer] = {}
         self._weights = {}
@@ -733,9 +736,6 @@ class Model:
             self._weights = self._weights.read()
         _ = self.training_state  # Which reads it.
 
-    def _by_output(self, values: Sequence[Any]) -> Any:
-        return to_dict(self.graph.outputs, values)
-
     def _class_weights(
         self, given: Any, known: Sequence[Labels] | None, heads: Sequence[Head]
     ) -> list[FloatArray | None]:
@@ -760,8 +760,33 @@ class Model:
         trainer = progress.trainer
         self._weights, state = trainer.keep()
         self.history = {name: list(values) for name, values in progress.history.items()}
-        self.loss = self._by_output(trainer.step.losses)
+        self.loss = to_dict(self.graph.outputs, trainer.step.losses)
         self._state = state if progress.is_resumable else None
+
+    @explained
+    def averaged(self, tta: str | Sequence[str], *, loss: AnyLoss = None) -> Model:
+        """Return a model whose answers are means over views of each sample, with the weights of now.
+
+        It is a model like any other: it predicts, is evaluated, and can be saved. Where a loss takes logits,
+        probabilities are averaged, and an output is the logarithm of their mean (the logit, for several labels); other
+        outputs are averaged themselves. Masks are moved back.
+
+        Args:
+            tta: words: ``flip`` (left for right), ``vflip`` (top for bottom), ``shift=1`` (the sample, and moved to
+                each corner by so many cells; the mean comes from outside). All of a list together.
+            loss: that says what outputs are, as for :meth:`fit`; by default that of the last training.
+
+        Raises:
+            OptionError: an unknown word; several inputs, or one without pictures; outputs of boxes; shifts of masks.
+        """
+        losses, words = losses_for(self.graph, loss, self.loss), words_of(tta)
+        known = self._averaged
+        if known is None or known[0] is not self._weights or known[1] != (losses, words):
+            made = Model(*averaged(self.graph, self._weights, losses, words), class_names=self.class_names)
+            made.loss = to_dict(self.graph.outputs, losses)
+            made._device, made._device_name = self._device, self._device_name
+            self._averaged = known = self._weights, (losses, words), made
+        return known[2]
 
     @explained
     def evaluate(  # noqa: PLR0913
@@ -776,14 +801,20 @@ class Model:
         device: Device | str | None = None,
         precision: str = "fp32",
         storage: str = "float32",
+        tta: str | Sequence[str] | None = None,
     ) -> dict[str, float]:
         """The mean loss over (x, y), with classes also ``accuracy`` and ``top_5``; by default the loss of training.
 
         ``metrics`` are measured besides: names and functions of blobnet.metrics, or functions of your own, of which
         that module says what they get; not of iterables. For several outputs they are given by the outputs' names.
         ``x``, ``y``, ``loss_weights`` and ``precision`` are as for :meth:`fit`, ``storage`` as for :meth:`predict`.
-        Under mpiexec all ranks share the work, as in :meth:`predict`.
+        Under mpiexec all ranks share the work, as in :meth:`predict`. With ``tta``, what :meth:`averaged` gives is
+        measured.
         """
+        if tta is not None:
+            more: dict[str, Any] = {"metrics": metrics, "batch_size": batch_size, "device": device}
+            more |= {"precision": precision, "storage": storage, "loss_weights": loss_weights}
+            return self.averaged(tta, loss=loss).evaluate(x, y, loss=loss, **more)
         batch_size = check_count("evaluate", "batch_size", batch_size)
         losses = losses_for(self.graph, loss, self.loss)
         weights = loss_weights_for(self.graph, loss_weights)
@@ -861,6 +892,7 @@ class Model:
         device: Device | str | None = None,
         precision: str = "fp32",
         storage: str = "float32",
+        tta: str | Sequence[str] | None = None,
     ) -> Any:
         """The model's output for every sample, in their order: (N, units[[[, depth], height], width]).
 
@@ -877,13 +909,18 @@ class Model:
 
         Under mpiexec each rank predicts some of the batches, and all get all answers: all must call this with the same
         samples, and a rank that calls it by itself does so within ``World.alone()`` (docs/many_devices.md).
+
+        With ``tta="flip"`` answers are means over views of each sample: those of the model that :meth:`averaged` gives.
         """
+        if tta is not None:
+            given: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
+            return self.averaged(tta).predict(x, storage=storage, **given)
         x = as_batches(self.graph, x)
         if comes_in_batches(self.graph, x):
             settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
             settings["storage"] = storage
             batches = list(self._output_batches("predict", x, **settings))
-            return self._by_output([np.concatenate(own) for own in zip(*batches, strict=True)])
+            return to_dict(self.graph.outputs, [np.concatenate(own) for own in zip(*batches, strict=True)])
         batch_size = check_count("predict", "batch_size", batch_size)
         sources = sources_for(self.graph, x, "x")
         self._note_scale(sources)
@@ -893,7 +930,7 @@ class Model:
         world = World.of_calls()
         with world.propagate_errors("predict"), lent as evaluator:
             finish = evaluator.begin(reader, count, world)
-        return self._by_output(finish())
+        return to_dict(self.graph.outputs, finish())
 
     @explained
     def predict_batches(
@@ -904,6 +941,7 @@ class Model:
         device: Device | str | None = None,
         precision: str = "fp32",
         storage: str = "float32",
+        tta: str | Sequence[str] | None = None,
     ) -> Iterator[Any]:
         """Yield what :meth:`predict` gives, some samples at a time, in order: neither they nor answers pile up.
 
@@ -911,7 +949,8 @@ class Model:
         """
         settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
         settings["storage"] = storage
-        return map(self._by_output, self._output_batches("predict_batches", x, **settings))
+        model = self if tta is None else self.averaged(tta)
+        return map(partial(to_dict, self.graph.outputs), model._output_batches("predict_batches", x, **settings))
 
     def _output_batches(
         self, subject: str, x: Any, *, batch_size: int, device: Device | str | None, precision: str, storage: str
@@ -953,6 +992,7 @@ class Model:
         device: Device | str | None = None,
         precision: str = "fp32",
         storage: str = "float32",
+        tta: str | Sequence[str] | None = None,
     ) -> Any:
         """The probabilities that the outputs of :meth:`predict` stand for: (N, units[[[, depth], height], width]).
 
@@ -970,7 +1010,7 @@ class Model:
             hint = "fit it, or set model.loss = {output: loss}. predict gives the outputs themselves."
             raise OptionError("predict_proba", rule, outputs=list(self.graph.outputs), loss=None, hint=hint)
         losses = losses_for(self.graph, None, self.loss)
-        found = self.predict(x, batch_size=batch_size, device=device, precision=precision, storage=storage)
+        found = self.predict(x, batch_size=batch_size, device=device, precision=precision, storage=storage, tta=tta)
         probabilities = []
         for loss, outputs in zip(losses, [found] if len(losses) == 1 else found.values(), strict=True):
             scores = loss.scores(outputs)
@@ -978,7 +1018,7 @@ class Model:
                 rule = "the loss of the model must take logits"
                 raise OptionError("predict_proba", rule, loss=loss, hint="predict gives the outputs themselves.")
             probabilities.append(scores.astype(np.float32))
-        return self._by_output(probabilities)
+        return to_dict(self.graph.outputs, probabilities)
 
     def _note_scale(self, sources: Sequence[Source], *, training: bool = False) -> None:
         """Looks at the scale of samples, once for the same weights."""
@@ -1130,13 +1170,14 @@ class Model:
 
     def __getstate__(self) -> dict[str, Any]:
         # What belongs to a device stays with its process; a copy of a model that is training is not.
-        own = "_device", "_evaluators", "_nodes", "_is_training"
+        own = "_device", "_evaluators", "_nodes", "_averaged", "_is_training"
         self._read_kept()
         return {name: value for name, value in vars(self).items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._device, self._evaluators, self._nodes, self._is_training = None, Evaluators(), None, False
+        self._averaged = None
 
     def __copy__(self) -> Model:
         return self._with_state(self.__getstate__())

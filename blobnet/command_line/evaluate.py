@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
     split = split_to_measure(model, data)
     loss = evaluation_loss(model, data)
     metrics = _measures_of_boxes(options) if data.has_boxes else metrics_for(options, data)
+    model = model.averaged(options.tta, loss=loss) if options.tta else model
     _print_measures(model.evaluate(split.x, split.y, loss=loss, metrics=metrics, **settings), model)
     title = f"{options.file.name} on {data.name}"
     if options.matrix is not None and not loss.takes_classes:
@@ -130,6 +131,7 @@ def _evaluate_by_name(
     split = split_to_measure(model, data)
     state = model.training_state
     weights = state.settings.get("loss_weights") if state else None
+    model = model.averaged(options.tta, loss=to_dict(names, losses)) if options.tta else model
     found = model.evaluate(
         split.x, split.y, loss=to_dict(names, losses), loss_weights=weights, metrics=options.metrics or (), **settings
     )

@@ -50,6 +50,9 @@ _METRICS = """\
 _AUGMENT = """\
 --augment LIST  change samples at random, in the order given, by the classes of blobnet.augment or their short names:
   {augmentations}; with a number, its first argument: crop=2,flip,rotate=10 say (default: nothing)"""
+_TTA = """\
+--tta LIST  average the answers over views of each picture: flip (left for right), vflip (top for bottom), shift=1 (and
+  moved to each corner by so many cells); flip,shift=1 say"""
 _FREEZE = """\
 --freeze NAME  do not train this layer or parameter; also a pattern, 'stage1*' or '*/bias' say; may come several times
 --freeze-until LAYER  do not train this layer, and none that its values depend on"""
@@ -152,6 +155,7 @@ file FILE.h5  a model file; or .onnx
 {_DATA}
 {_READING}
 {_BATCH_SIZE}
+{_TTA}
 {_METRICS}
 --report  print precision, recall, F1, IoU and AUC of each class or label, or the errors of each number
 --matrix FILE  draw the confusion matrix ({_DRAWN}; classes only)
@@ -191,6 +195,7 @@ images IMAGE  a picture ({PICTURE_KINDS}; needs Pillow), a .npy array, a folder 
 --boxes DIR  for a model that gives boxes (centernet): draw them into copies of the pictures, and list them in
   boxes.json there, in pixels
 --score X  the least score of a box (default: 0.3)
+{_TTA}
 --explain DIR  draw into copies of the pictures where the answer comes from: Grad-CAM on the left, saliency on the right
 {_DEVICE}
 {_PRECISION}

@@ -34,7 +34,7 @@ from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
 from blobnet.explain import check_explains, explain_pictures, overlay
 from blobnet.files.atomic import check_writable
-from blobnet.losses import CenterNet, CrossEntropy, Loss
+from blobnet.losses import CenterNet, CrossEntropy, Loss, MeanSquaredError
 from blobnet.losses.center_net import BOX_UNITS, boxes_of, check_gives_boxes
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import Model
@@ -131,7 +131,11 @@ def run(options: argparse.Namespace) -> int:
         raise OptionError(str(options.file), rule, input=model.graph.input.shape, hint=hint)
     _check_folders(inputs, options)
     device = Device(device_of_rank(world, options.device))
-    batches = _outputs(model, inputs, device, options.precision, failures)
+    answering = model
+    if options.tta:  # Means of outputs, where nothing is known of them.
+        made_for = to_dict(model.graph.outputs, [head.loss or MeanSquaredError() for head in heads])
+        answering = model.averaged(options.tta, loss=made_for)
+    batches = _outputs(answering, inputs, device, options.precision, failures)
     if not world.is_first:
         for _ in batches:  # Its share of them; the first rank writes what all have made.
             pass

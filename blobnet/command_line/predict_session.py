@@ -96,7 +96,7 @@ def write_npz(path: Path, arrays: Mapping[str, _Array]) -> None:
 def _check(options: argparse.Namespace) -> None:
     """Raises OptionError for what a session does not have."""
     hint = "--npz FILE writes all outputs as arrays, by their names."
-    for name in ("csv", "json", "masks", "boxes", "explain"):
+    for name in ("csv", "json", "masks", "boxes", "explain", "tta"):
         if getattr(options, name):
             rule = "the model must give classes: this file runs as a session, whose outputs may be anything"
             raise OptionError(f"--{name}", rule, file=options.file, hint=hint)

@@ -45,6 +45,20 @@ def test_evaluate(run, trained) -> None:
     assert len({line.index(".") for line in result.out.splitlines()}) == 1
 
 
+def test_views_are_averaged(run, trained) -> None:
+    data, model = bn.datasets.load("digits").test, bn.load(trained)
+    result = run("evaluate", trained, "--dataset", "digits", "--tta", "flip", "--report")
+    wanted = model.evaluate(data.x, data.y, tta="flip")
+    assert f"loss      {wanted['loss']:.4f}\naccuracy  {wanted['accuracy']:.4f}\n" in result.out, result.err
+    assert wanted["loss"] != pytest.approx(model.evaluate(data.x, data.y)["loss"], abs=1e-3)
+    np.savez("some.npz", x=data.x[:5])
+    assert run("predict", trained, "some.npz", "--tta", "flip,shift=1", "--json", "said.json").status == 0
+    said = [list(row["scores"].values()) for row in json.loads(Path("said.json").read_text(encoding="utf-8"))]
+    np.testing.assert_allclose(said, model.predict_proba(data.x[:5], tta="flip,shift=1"), atol=1e-5)
+    refused = run("predict", trained, "some.npz", "--tta", "turn")
+    assert "tta: every word must be that of a view. Received word='turn'." in refused.err
+
+
 def test_evaluate_says_what_is_measured(run, trained) -> None:
     data = bn.datasets.load("digits").test
     np.savez("own.npz", x=data.x, y=data.y, class_names=np.array([f"digit {name}" for name in NAMES]))

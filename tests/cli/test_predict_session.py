@@ -99,6 +99,7 @@ def test_what_a_session_does_not_write_or_read(run: Any) -> None:
         ("masks", "masks"),
         ("boxes", "boxes"),
         ("explain", "said"),
+        ("tta", "flip"),
     ):
         result = run("predict", "detector.onnx", "a.png", f"--{option}", value)
         rule = f"error: --{option}: the model must give classes: this file runs as a session, whose outputs may be any"
@@ -106,7 +107,7 @@ def test_what_a_session_does_not_write_or_read(run: Any) -> None:
         assert result.err.startswith(rule)
         assert "Hint: --npz FILE writes all outputs" in result.err
         assert not Path(value).exists()
-    given = dict.fromkeys(("csv", "json", "masks", "boxes", "explain"))
+    given = dict.fromkeys(("csv", "json", "masks", "boxes", "explain", "tta"))
     options = argparse.Namespace(**given, precision="tf32", file="detector.onnx")
     with pytest.raises(
         OptionError, match=r"--precision: a file that runs as a session computes in fp32. Received prec"
