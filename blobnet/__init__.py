@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from blobnet.checkup.doctor import doctor
     from blobnet.model import Model, Sequential, load
     from blobnet.onnx.from_torch import from_torch
+    from blobnet.training.folds import cross_validate
     from blobnet.training.rate_finder import find_learning_rate
     from blobnet.version import __version__ as __version__
 
@@ -43,6 +44,7 @@ __all__ = [
     "augment",
     "callbacks",
     "contraction",
+    "cross_validate",
     "datasets",
     "doctor",
     "errors",
@@ -67,6 +69,7 @@ _WITHIN = {
     "Model": "model",
     "Sequential": "model",
     "load": "model",
+    "cross_validate": "training.folds",
     "doctor": "checkup.doctor",
     "find_learning_rate": "training.rate_finder",
     "from_torch": "onnx.from_torch",

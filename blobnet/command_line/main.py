@@ -365,6 +365,12 @@ def _check_train(parser: Parser, options: argparse.Namespace) -> None:
         parser.error("the following arguments are required: MODEL (or --init-from FILE.h5)")
     if options.pretrained is not None and (options.model is None or options.init_from is not None or options.trunk):
         parser.error("--pretrained needs MODEL, and goes without --init-from and --trunk")
+    if options.folds is not None:
+        alone = "resume validation_fraction save_best early_stopping plateau csv tensorboard live plot checkpoint_steps"
+        others = [*alone.split(), "timeout"]
+        clash = next((name for name in others if getattr(options, name, None)), None)
+        if clash is not None:
+            parser.error(f"--folds goes without --{clash.replace('_', '-')}")
     if options.warmup_epochs is not None and options.schedule == "one-cycle":
         parser.error("--warmup-epochs needs another --schedule than one-cycle, which rises by itself")
     if options.step_epochs is not None and options.schedule != "step":

@@ -88,6 +88,8 @@ data:
 {_READING}
 --validation-fraction F  the part of the training samples that is held out for validation (default: 0.1 if something is
   chosen by it or there is no test split, else none)
+--folds N  cross-validation: for each of so many parts of the training samples, train on the others and measure on it;
+  a file for each, and the mean of all
 training:
 --epochs N  passes over the data, counted from the beginning (default: 5; with --resume as many as were planned)
 {_BATCH_SIZE}

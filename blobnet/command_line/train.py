@@ -70,6 +70,7 @@ from blobnet.parallel.world import World, device_of_rank
 from blobnet.support.checks import LARGEST_COUNT, is_int
 from blobnet.support.interrupt import RUNNING, Terminated
 from blobnet.training.arguments import loss_weights_for, losses_for
+from blobnet.training.folds import cross_validate
 from blobnet.training.settings import KEYWORDS
 from blobnet.training.trainer import Progress
 
@@ -334,9 +335,11 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
         world.connect(device)
         print(f"ranks   {world.size}, gradients go through {world.transport.name}", file=sys.stderr)
     print(file=sys.stderr)
-    callbacks = _callbacks(options, data, file, device)
+    chosen = {"device": device, "optimizer": optimizer, "loss": loss, "freeze": freeze}
+    if options.folds is not None:
+        return _cross_validate(options, model, data, Path(file.path), augment=augment_of, **chosen)
+    chosen["callbacks"] = _callbacks(options, data, file, device)
     with file.ctrl_c:
-        chosen = {"device": device, "optimizer": optimizer, "loss": loss, "callbacks": callbacks, "freeze": freeze}
         _fit(options, model, data, held_out, augment=augment_of, **chosen)
     if file.stop:
         print(f"stopped early: {file.stop}", file=sys.stderr)
@@ -393,6 +396,25 @@ def _prepared_by_name(options: argparse.Namespace, source: _Source, given: Named
     loss = _losses(options, model, data)
     normalize(model, data.statistics())
     return model, anew, loss, data, held_out
+
+
+def _cross_validate(
+    options: argparse.Namespace, model: Model, data: Dataset | NamedDataset, output: Path, **settings: Any
+) -> int:
+    """Trains a model for each fold of the training samples, writes its file, and prints what each measures."""
+    paths = [output.with_name(f"{output.stem}-fold{number}{output.suffix}") for number in range(1, options.folds + 1)]
+    if World.current().is_first:
+        for path in paths:
+            _check_new(options, path)
+    given = {name: value for name, value in vars(options).items() if name in KEYWORDS and value is not None}
+    given |= settings | {"metrics": metrics_for(options, data), "debug": options.check or None}
+    given["class_weights"] = _class_weights(options, model, settings["loss"])
+    found = cross_validate(model, data.train.x, data.train.y, folds=options.folds, verify=options.verify, **given)
+    if World.current().is_first:
+        for path, own in zip(paths, found.models, strict=True):
+            own.save(path)
+    print(f"{found}\nsaved {paths[0]} to {paths[-1].name}")
+    return 0
 
 
 def _fit(
@@ -590,6 +612,8 @@ def _schedule(options: argparse.Namespace, rate: float) -> float | schedules.Sch
 
 def _held_out(options: argparse.Namespace, data: _Data) -> tuple[_Data, _Split | None]:
     """The data to train on and to test with at the end, and what is held out of the former, if anything."""
+    if options.folds is not None:
+        return data, None
     if data.validation is not None:
         if options.validation_fraction is not None:
             rule = "only a data set without a validation split can hold one out"

@@ -20,6 +20,7 @@ import pytest
 import blobnet as bn
 from blobnet import layers
 from blobnet.errors import extra
+from blobnet.training.folds import fold_numbers
 
 DIGITS = ["train", "lenet5", "--dataset", "digits", "--epochs", "1"]
 
@@ -30,6 +31,30 @@ def arrays(path: Path, **changes: np.ndarray) -> Path:
     data = {"x": random.random((40, 1, 8, 8), np.float32), "y": np.arange(40) % 2} | changes
     np.savez(path, **data)
     return path
+
+
+def test_folds(run) -> None:
+    result = run(*DIGITS, "--folds", 3, "--output", "own.h5", "--metrics", "f1", "--seed", 4)
+    assert result.status == 0
+    lines = result.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["fold", "fold", "fold", "mean", "deviation", "saved"]
+    assert lines[-1] == "saved own-fold1.h5 to own-fold3.h5"
+    data = bn.datasets.load("digits")
+    numbers = fold_numbers(len(data.train.y), 3, 4, data.train.y)
+    found = []
+    for number in range(3):
+        rows = np.flatnonzero(numbers == number)
+        measured = bn.load(f"own-fold{number + 1}.h5").evaluate(data.train.x[rows], data.train.y[rows], metrics=["f1"])
+        assert f"accuracy {measured['accuracy']:.4f}" in lines[number]
+        assert f"f1 {measured['f1']:.4f}" in lines[number]
+        found.append(measured["accuracy"])
+    assert f"accuracy {np.mean(found):.4f}" in lines[3]
+    assert f"accuracy {np.std(found, ddof=1):.4f}" in lines[4]
+    assert not Path("own.h5").exists()
+    again = run(*DIGITS, "--folds", 3, "--output", "own.h5")
+    assert "error: own-fold1.h5: there is such a file already" in again.err
+    assert "--folds goes without --plot" in run(*DIGITS, "--folds", 3, "--plot", "a.png").err
+    assert "folds must be at least 2, and at most the samples" in run(*DIGITS, "--folds", 1, "--output", "b.h5").err
 
 
 def test_a_training_with_everything(run) -> None:
