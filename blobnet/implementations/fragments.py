@@ -16,8 +16,11 @@ from blobnet.memory.windows import PhaseAxis
 
 #: Rows and columns of a fragment's sums; positions of a tile, or numbers that a factor has of each row or column.
 _FRAGMENT, _TILE = 16, 32
-#: Multiply-adds of fragments in the time of one of fp32; what it costs to pack a number, and to store a result.
-SPEED, PACK_COST, STORE_COST = 7, 12, 30
+#: Multiply-adds of fragments in the time of one of fp32; what it costs to pack a number of the source, of weights and
+#: of a gradient's delta, and to store a result and a gradient. Fitted to times on a Xeon (docs/performance.md).
+SPEED, PACK_COST, WEIGHT_COST, DELTA_COST, STORE_COST, GRADIENT_COST = 8, 55, 200, 50, 45, 333
+#: How much longer a gradient's product takes with one fragment of input units, which has fewer for each load.
+_ONE_TILE_COST = 3
 #: Work-items that a compute unit should have, so that none waits long for the last.
 WORK_ITEMS = 8
 #: Bytes of a cache's line.
@@ -134,7 +137,7 @@ class Fragments(Implementation):
         tiles = sum(self._tiles(phase) * phase.taps for phase in self.phases)
         products = tiles * _TILE * self._block_units * self.steps * _TILE * operation.groups
         cost = products / SPEED + PACK_COST * self._packed + STORE_COST * operation.result.shape.elements
-        return (cost * operation.batch_size + PACK_COST * weights) / operation.cores
+        return (cost * operation.batch_size + WEIGHT_COST * weights) / operation.cores
 
     def calls(self) -> list[KernelCall]:
         operation, rows = self.operation, self._block_units
@@ -197,9 +200,10 @@ class _Gradient(Fragments):
         operation, tiles = self.operation, self._tiles(self.phases[0])
         units = rounded_up(operation.units, 2 * _FRAGMENT)
         products = tiles * operation.taps * _TILE * self._block_units * units * operation.groups
-        packed = self._packed + 2 * operation.groups * units * tiles * _TILE
-        cost = (products / SPEED + PACK_COST * packed) * operation.batch_size
-        return (cost + STORE_COST * operation.weights) / operation.cores
+        products *= _ONE_TILE_COST if self.unit_tiles == 1 else 1
+        packed = PACK_COST * self._packed + DELTA_COST * operation.groups * units * tiles * _TILE
+        cost = (products / SPEED + packed) * operation.batch_size
+        return (cost + GRADIENT_COST * operation.weights) / operation.cores
 
     def calls(self) -> list[KernelCall]:
         operation, tiles, units = self.operation, self._tiles(self.phases[0]), self.operation.output.shape.units

@@ -19,9 +19,11 @@ from blobnet.device.discovery import DriverTraits, products_on
 from blobnet.examination.checks import plan_alone
 from blobnet.examination.reference.convolution import Windows, conv2d, conv2d_backward
 from blobnet.hardware.device_model import Answers, model_of
-from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, DIRECTIONS, FORWARD
+from blobnet.implementations import candidates
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, DIRECTIONS, FORWARD, choose
 from blobnet.implementations.fragments import Fragments
 from blobnet.launch.kernel_call import Tuning
+from blobnet.launch.task import Task, TunedChoices
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.memory.blob import BFLOAT16, FLOAT32, Shape
 from tests.kinds import tuning_for
@@ -107,12 +109,17 @@ def test_those_who_asked_for_less_get_it_where_it_is() -> None:
 
 
 def test_large_products_are_worth_it_and_few_units_are_not() -> None:
-    """Of its own cost alone: a group of one unit fills a thirtieth of a fragment."""
-    for direction in DIRECTIONS:
-        (large,) = Fragments.candidates(plain(Conv2D(256, 3, padding=1), Shape(256, 14, 14), 8, direction))
-        assert large.cost < 256 * 256 * 9 * 14 * 14 * 8 / large.operation.cores / 2
-        (small,) = Fragments.candidates(plain(Conv2D(256, 3, padding=1, groups=256), Shape(256, 14, 14), 8, direction))
-        assert small.cost > 256 * 9 * 14 * 14 * 8 / small.operation.cores
+    """A group of one unit fills a thirtieth of a fragment, and three input units a tenth."""
+    for layer, shape, has_unit in (
+        (Conv2D(256, 3, padding=1), Shape(256, 14, 14), True),
+        (Conv2D(64, 3, padding=1), Shape(64, 56, 56), True),
+        (Conv2D(256, 3, padding=1, groups=256), Shape(256, 14, 14), False),
+    ):
+        for direction in DIRECTIONS:
+            known = plain(layer, shape, 8, direction)
+            known = replace(known, tuning=replace(known.tuning, choices=TunedChoices()))
+            best = choose(TunedChoices(), Task("forward", "", 8), candidates(known))
+            assert isinstance(best, Fragments) == has_unit, (layer, direction, best.way)
 
 
 def test_all_that_is_read_is_there() -> None:
