@@ -133,7 +133,8 @@ def run(options: argparse.Namespace) -> int:
     device = Device(device_of_rank(world, options.device))
     answering = model
     if options.tta:  # Means of outputs, where nothing is known of them.
-        made_for = to_dict(model.graph.outputs, [head.loss or MeanSquaredError() for head in heads])
+        unknown = CenterNet() if options.boxes else MeanSquaredError()
+        made_for = to_dict(model.graph.outputs, [head.loss or unknown for head in heads])
         answering = model.averaged(options.tta, loss=made_for)
     batches = _outputs(answering, inputs, device, options.precision, failures)
     if not world.is_first:

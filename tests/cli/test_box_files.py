@@ -118,6 +118,10 @@ def masks() -> bn.Model:
         (["boxes.h5", "scenes/0000.png", "--boxes", "scenes"], "--boxes: each drawing must have a file of its own"),
         (["boxes.h5", "scenes/0000.png", "--boxes", "a", "--masks", "b"], "--boxes: it goes without --masks"),
         (["boxes.h5", "scenes/0000.png", "--boxes", "a", "--json", "b"], "--json: it goes without --boxes"),
+        (
+            ["boxes.h5", "scenes/0000.png", "--boxes", "a", "--tta", "flip"],
+            "tta: answers of boxes and volumes are not moved back",
+        ),
         (["boxes.h5", "scenes/0000.png"], "Hint: --boxes DIR draws and lists the boxes that it gives."),
         (["plain.h5", "scenes/0000.png", "--boxes", "a"], "CenterNet: the output must have a height and a width"),
         (["masks.h5", "scenes/0000.png", "--boxes", "a"], "boxes: the model must be trained with the loss CenterNet"),
