@@ -15,7 +15,7 @@ from blobnet.device.device import Device
 from blobnet.errors import PlanError
 from blobnet.execution import executor
 from blobnet.execution.executor import Executor, plan_for
-from blobnet.launch.kernel_call import Batch
+from blobnet.launch.kernel_call import PRECISIONS, Batch, Tuning
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import FloatArray
 from blobnet.model import Model
@@ -68,12 +68,14 @@ def test_shards_at_a_time_train_the_same_bits(
     assert trained(tmp_path / "n.h5", device, shards=shards, **more) == one_by_one
 
 
-def in_shards(device: Device, model: Model, kind: str, at_once: int, samples: int, of_shard: int) -> list[FloatArray]:
-    """Gradients, statistics and totals of each shard of a batch, by plans for so many at once for a kind of device."""
+def in_shards(
+    device: Device, model: Model, tuning: Tuning, at_once: int, samples: int, of_shard: int
+) -> list[FloatArray]:
+    """Gradients, statistics and totals of each shard of a batch, by plans for so many at once."""
     table = parameter_table(model.graph)
     statistics, loss = statistics_of(model.graph, table), CrossEntropy()
     settings: dict[str, Any] = {"loss": loss, "training": True, "parameters": table, "statistics": statistics}
-    settings |= {"tuning": tuning_for(kind), "at_once": at_once, "in_batches": True}
+    settings |= {"tuning": tuning, "at_once": at_once, "in_batches": True}
     plan = plan_for(device, model.graph, of_shard * at_once, **settings)
     run, found, weights = Executor(device, plan), list[list[FloatArray]](), table.pack(model.weights)
     run.write_array("parameters", weights)
@@ -111,13 +113,31 @@ def test_a_plan_of_shards_leaves_the_bits_of_each(device: Device, kind: str) -> 
         layers.Flatten(),
         layers.Dense(10),
     ]
-    model = Sequential(parts, seed=1)
-    alone = in_shards(device, model, kind, 1, 18, 5)
+    check_that_shards_leave_the_same_bits(device, Sequential(parts, seed=1), tuning_for(kind))
+
+
+def check_that_shards_leave_the_same_bits(device: Device, model: Model, tuning: Tuning) -> None:
+    alone = in_shards(device, model, tuning, 1, 18, 5)
     for at_once in (2, 4):
-        for one, other in zip(alone, in_shards(device, model, kind, at_once, 18, 5), strict=True):
+        for one, other in zip(alone, in_shards(device, model, tuning, at_once, 18, 5), strict=True):
             assert other.shape == one.shape
             assert np.isfinite(one).all()
             assert other.tobytes() == one.tobytes()
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_products_of_cells_leave_the_bits_of_each_shard(device: Device, small_tiles: None, precision: str) -> None:
+    """A step of the weights' gradient has positions of several samples, but never those of two shards."""
+    parts = [layers.Input(5, 9, 7), layers.Conv2D(18, 3, padding=1), layers.BatchNorm(), layers.Activation("relu")]
+    parts += [layers.Conv2D(20, 3, stride=2, padding=1, groups=2), layers.Conv2D(10, (5, 4)), layers.Flatten()]
+    storage = PRECISIONS[precision][1]
+    tuning = tuning_for("gpu", compute_units=2, precision=precision, storage=storage, only={"cells"})
+    model = Sequential(parts, seed=1)
+    plan = make_plan(model.graph, 20, loss=CrossEntropy(), training=True, tuning=tuning, at_once=4, in_batches=True)
+    kernels = {call.kernel for _, call in plan.calls}
+    assert kernels >= {f"convolution/{name}_cells" for name in ("forward", "backward_data")}
+    assert ("convolution/backward_weight_cells" in kernels) == (precision == "bf16")
+    check_that_shards_leave_the_same_bits(device, model, tuning)
 
 
 def test_batches_of_a_stream_come_in_one_behind_the_other(
