@@ -326,9 +326,11 @@ class Heartbeat:
         if is_apart and min(peer.seconds for peer in every) > SILENCE:
             return f"{called[0].name} is alone in {called[0].call}, and the others wait elsewhere: {ALONE_RULE}"
         for peer in every:
-            # Who has met an error in the same call is done with that, and waits for something else.
-            unaware = _longest(other for other in every if other.state == "waits" and other.failed != peer.failed)
-            if peer.state == "failed" and unaware > PATIENCE:
+            # Who has met an error in the same call is done with that, and waits for something else. An old word counts
+            # for nothing: a rank may have waited for long, and meet the same error now.
+            heard = [other for other in every if other.state == "waits" and other.silent <= INTERVAL]
+            unaware = _longest(other for other in heard if other.failed != peer.failed)
+            if peer.state == "failed" and min(unaware, peer.seconds) > PATIENCE:
                 return f"{peer.name}: {peer.text}"
             if peer.state == "ended" and waiting > SILENCE:
                 return f"{peer.name} has ended, and others wait for it{f' in {called[0].call}' if called else ''}"

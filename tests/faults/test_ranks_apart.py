@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -71,12 +73,11 @@ fit(*[At(3, lambda: model.predict(X))] * mine)
 
 #: Each rank stays for a second when it has said its error: mpiexec ends the others as soon as one has ended.
 PREDICTS_BEFORE = """
-def say(*error):
-    sys.__excepthook__(*error)
-    time.sleep(1)
-sys.excepthook = say
+heartbeat.INTERVAL, heartbeat.PATIENCE = 1.0, 3.0
 if mine:
     model.predict(X)
+if sys.argv[2] == "late":
+    time.sleep(4)  # The other one has waited for longer than PATIENCE when both meet the error.
 fit()
 """
 
@@ -183,15 +184,30 @@ def test_a_rank_that_says_no_more_before_mpi(device: Device, tmp_path: Path, ran
 
 
 @needs_mpi
-def test_calls_that_differ_are_named(device: Device, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["at once", "late"])
+def test_calls_that_differ_are_named(device: Device, tmp_path: Path, when: str) -> None:
+    """Who says it first waits until the other one has said it, too."""
     path = tmp_path / "train.py"
     path.write_text(START + PREDICTS_BEFORE)
-    done = mpiexec(2, device, path, 1)
+    done = mpiexec(2, device, path, 1, when)
     rule = (
         r"OptionError: rank 1: all ranks must make the same calls, .+ rank_1=predict, rank_0=fit\. Hint: what one rank"
     )
     assert len(re.findall(rule, done.stderr)) == 2  # Each rank says so.
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("failed_for", "silent", "is_judged"), [(0.0, 0.0, False), (9.0, 0.0, True), (9.0, 9.0, False)]
+)
+def test_an_old_word_judges_nobody(failed_for: float, silent: float, is_judged: bool) -> None:
+    """A rank that has waited for long may meet the same error now, and has not said so yet."""
+    first = heartbeat.Heartbeat.__new__(heartbeat.Heartbeat)
+    other = heartbeat._Peer("rank 1", None, "waits", seconds=30.0, call="predict", failed=1, silent=silent)
+    own = {"_rank": 0, "_state": "failed", "_text": "no", "_failed": 2, "_called": "", "_longest": 0.0}
+    own |= {"_lock": threading.RLock(), "_names": ["rank 0", "rank 1"], "_peers": {1: other}}
+    vars(first).update(own, _since=time.monotonic() - failed_for)
+    assert first._judged() == ("rank 0: no" if is_judged else None)
 
 
 #: A command of which one rank is told to end while it waits for the other one, which never begins MPI.
