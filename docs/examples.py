@@ -310,6 +310,28 @@ calls = [callbacks.SaveBest("best.h5")]
 # blobnet.callbacks.TensorBoard
 calls = [callbacks.TensorBoard("runs/first")]
 
+
+# blobnet.callbacks.MLflow
+def tracked():
+    """Return the callbacks of a run that MLflow keeps."""
+    return [callbacks.MLflow("digits", uri="sqlite:///mlflow.db")]
+
+
+# blobnet.callbacks.WandB
+def logged():
+    """Return the callbacks of a run that is sent later."""
+    return [callbacks.WandB("digits", mode="offline")]
+
+
+# blobnet.callbacks.OptunaPruning
+def objective(trial):
+    """Return the loss of a trial."""
+    calls = [callbacks.OptunaPruning(trial)]
+    rate = trial.suggest_float("rate", 1e-4, 1e-1, log=True)
+    model.fit(x, y, epochs=5, validation=0.2, optimizer=bn.optimizers.Adam(rate), callbacks=calls)
+    return model.history["validation_loss"][-1]
+
+
 # blobnet.datasets.Dataset
 data = bn.datasets.load("digits")
 print(data, data.classes, data.class_names)

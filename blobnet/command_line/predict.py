@@ -24,6 +24,7 @@ from blobnet.command_line.predict_session import pictures_in, report, write_npz
 from blobnet.command_line.text import plain
 from blobnet.data.samples import samples_for, sources_for
 from blobnet.datasets import read_image
+from blobnet.datasets.array_files import format_of
 from blobnet.datasets.file_source import npy_shape
 from blobnet.datasets.named_data import read_named
 from blobnet.datasets.picture_labels import SEPARATOR
@@ -124,8 +125,9 @@ def run(options: argparse.Namespace) -> int:
         _check_paths(options, written)
     failures: list[BlobnetError] = []
     inputs = list(_inputs(options.images, model, failures))
-    has_pictures = any(each.samples is None for each in inputs)
-    if has_pictures and len(model.graph.entries) == 1 and model.graph.input.shape.rank != 2:
+    pictures = [Path(each.name) for each in inputs if each.samples is None]
+    rank = model.graph.input.shape.rank if pictures and len(model.graph.entries) == 1 else 2
+    if rank != 2 and not (rank == 3 and all(map(format_of, pictures))):
         rule = "for pictures, the model must take images"
         hint = "a .npz, HDF5 or .npy file holds other samples."
         raise OptionError(str(options.file), rule, input=model.graph.input.shape, hint=hint)
@@ -158,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
         return int(bool(failures))
     folders = options.masks, options.boxes, options.explain
     targets = " and ".join(str(path) for path in (*written.values(), *folders) if path)
-    print(f"{counted(count, 'picture' if has_pictures else 'sample')}; saved {targets}")
+    print(f"{counted(count, 'picture' if pictures else 'sample')}; saved {targets}")
     return int(bool(failures))
 
 

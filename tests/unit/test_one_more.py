@@ -241,6 +241,8 @@ def test_help_names_what_is_public_before_it_is_imported(monkeypatch: pytest.Mon
     rows = callback_rows()
     monkeypatch.delitem(sys.modules, "blobnet.callbacks")
     assert callback_rows() == sorted(rows)
-    assert [row.split()[0] for row in rows] == ["--csv", "--early-stopping", "--live", "--plateau", "--tensorboard"]
+    assert [row.split()[0] for row in rows] == [
+        *("--csv", "--early-stopping", "--live", "--mlflow", "--plateau", "--tensorboard", "--wandb"),
+    ]
     assert option("--optimizer").choices == ["lamb", "sgd", "adam", "adamw", "lion", "muon", "rmsprop"]
     assert option("--schedule").choices == ["constant", "cosine", "linear", "one-cycle", "step"]
