@@ -235,11 +235,17 @@ optimizer = optimizers.Adam(schedules.Cosine(1e-3, warmup_epochs=1))
 # blobnet.schedules.Step
 optimizer = optimizers.SGD(schedules.Step(0.1, every_epochs=30, factor=0.1), momentum=0.9)
 
+# blobnet.schedules.Linear
+optimizer = optimizers.SGD(schedules.Linear(0.1, warmup_epochs=2), momentum=0.9, nesterov=True)
+
 # blobnet.schedules.OneCycle
 optimizer = optimizers.AdamW(schedules.OneCycle(5e-3))
 
 # blobnet.schedules.Custom
 optimizer = optimizers.Adam(schedules.Custom(lambda step: 1e-3 * 0.999**step))
+
+# blobnet.augment.AlternatingFlip
+changes = [augment.AlternatingFlip()]
 
 # blobnet.augment.AugMix
 changes = [augment.AugMix(severity=3)]  # model.fit(x, y, augment=changes), where x is of uint8
