@@ -31,6 +31,7 @@ from blobnet.inspection.sheets import below, caption, captions_of, listed, masks
 from blobnet.losses import Loss
 from blobnet.losses.center_net import boxes_of
 from blobnet.metrics import Report
+from blobnet.metrics.boxes import check_measures_boxes
 from blobnet.metrics.report import NumberReport
 from blobnet.model import Model, check_model
 from blobnet.network.ends import to_dict
@@ -177,6 +178,12 @@ class _Run:
     count: int
     batch_size: int
 
+    def __post_init__(self) -> None:
+        samples = len(sources_for(self.model.graph, self.x, "x")[0])
+        if self.files and len(self.files) != samples:
+            rule = "there must be a file for each sample"
+            raise OptionError("report", rule, files=len(self.files), samples=samples)
+
     @property
     def has_one(self) -> bool:
         """Whether there is one input, and one output."""
@@ -185,13 +192,18 @@ class _Run:
     def measured(self, metrics: Any) -> str:
         """What ``evaluate`` measures."""
         loss = to_dict(self.model.graph.outputs, self.losses)
+        missing = ""
         if not metrics and self.has_one and self.losses[0].takes_boxes:
-            metrics = ("box_map", "box_map_50")
+            try:
+                check_measures_boxes()
+                metrics = ("box_map", "box_map_50")
+            except OptionError as error:
+                missing = page.note(str(error))
         settings: dict[str, Any] = {"batch_size": self.batch_size, "device": self.device}
         found = self.model.evaluate(self.x, self.y, loss=loss, metrics=metrics, **settings)
         samples = len(sources_for(self.model.graph, self.x, "x")[0])
         values = {name.replace("_", " "): f"{value:.6g}" for name, value in found.items()}
-        return page.section("measured", "Measured", page.note(f"on {samples:,} samples"), page.facts(values))
+        return page.section("measured", "Measured", page.note(f"on {samples:,} samples"), page.facts(values), missing)
 
     def classes(self) -> str:
         """The report of each output, with a confusion matrix or the answers over the truth."""
@@ -218,7 +230,8 @@ class _Run:
         some = to_dict(self.model.graph.inputs, [np.asarray(source[rows]) for source in sources])
         said = self.model.predict(some, batch_size=self.batch_size, device=self.device)
         said = (said if len(self.losses) == 1 else said[output]).reshape(len(rows), -1)
-        truth = np.asarray(labels[rows]).reshape(len(rows), -1)
+        own = labels if isinstance(labels, Source) else np.asarray(labels)
+        truth = np.asarray(own[rows]).reshape(len(rows), -1)
         charts = [
             page.dots(
                 name, [*zip(truth[:, unit].tolist(), said[:, unit].tolist(), strict=True)], "answers over the truth"
@@ -293,7 +306,11 @@ class _Run:
     def samples(self, training: tuple[Any, Any], augment: Any) -> str:
         """Samples as the training got them."""
         state, said = self.model.training_state, _settings(self.model).get("augment", [])
-        changes = augmentations_of(augment) if augment else from_descriptions(said, "report")
+        note = ""
+        try:
+            changes = from_descriptions(said, "report") if augment is None else augmentations_of(augment)
+        except BlobnetError as error:  # One of the user's own, whose class is not known here.
+            changes, note = (), f"without the training's augmentation: {error}"
         vertex = self.model.graph.vertices[0]
         if not self.has_one or vertex.shape.rank != 2:
             return ""
@@ -303,7 +320,14 @@ class _Run:
         if self.losses[0].takes_boxes:
             labels = np.zeros(len(labels), np.float32)
         settings: dict[str, Any] = {"count": self.count, "seed": state.seed if state else 0, "device": self.device}
-        sheet = sample_sheet(x, labels, augment=changes, normalization=(mean, deviation), **settings)
+        settings["normalization"] = mean, deviation
+        try:
+            sheet = sample_sheet(x, labels, augment=changes, **settings)
+        except OptionError as error:  # It may be for samples of another type than these.
+            if augment is not None:
+                raise
+            changes, note = (), f"without the training's augmentation: {error}"
+            sheet = sample_sheet(x, labels, augment=changes, **settings)
         names = () if self.losses[0].takes_boxes else self.model.class_names
         words = [[]] * len(sheet.numbers) if self.losses[0].takes_boxes else captions_of(sheet, names)
         images = _pngs(pixels(sheet.values, masks_over(sheet, names), over=True), "a sample")
@@ -313,7 +337,7 @@ class _Run:
             for image, own, number in zip(images, words, sheet.numbers, strict=True)
         ]
         normal = f"normalised by mean {listed(sheet.mean)} and standard deviation {listed(sheet.deviation)}"
-        said = "; ".join(["as the network gets them", normal, *map(str, changes)])
+        said = "; ".join(["as the network gets them", normal, *map(str, changes), *([note] if note else [])])
         return page.section("samples", "Samples", page.note(said), page.samples(items))
 
 

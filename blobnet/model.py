@@ -779,14 +779,7 @@ class Model:
         Raises:
             OptionError: an unknown word; several inputs, or one without pictures; outputs of boxes; shifts of masks.
         """
-        losses, words = losses_for(self.graph, loss, self.loss), words_of(tta)
-        known = self._averaged
-        if known is None or known[0] is not self._weights or known[1] != (losses, words):
-            made = Model(*averaged(self.graph, self._weights, losses, words), class_names=self.class_names)
-            made.loss = to_dict(self.graph.outputs, losses)
-            made._device, made._device_name = self._device, self._device_name
-            self._averaged = known = self._weights, (losses, words), made
-        return known[2]
+        return copy.copy(_averaged_model(self, tta, loss))
 
     @explained
     def evaluate(  # noqa: PLR0913
@@ -814,7 +807,7 @@ class Model:
         if tta is not None:
             more: dict[str, Any] = {"metrics": metrics, "batch_size": batch_size, "device": device}
             more |= {"precision": precision, "storage": storage, "loss_weights": loss_weights}
-            return self.averaged(tta, loss=loss).evaluate(x, y, loss=loss, **more)
+            return _averaged_model(self, tta, loss).evaluate(x, y, loss=loss, **more)
         batch_size = check_count("evaluate", "batch_size", batch_size)
         losses = losses_for(self.graph, loss, self.loss)
         weights = loss_weights_for(self.graph, loss_weights)
@@ -914,7 +907,7 @@ class Model:
         """
         if tta is not None:
             given: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
-            return self.averaged(tta).predict(x, storage=storage, **given)
+            return _averaged_model(self, tta).predict(x, storage=storage, **given)
         x = as_batches(self.graph, x)
         if comes_in_batches(self.graph, x):
             settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
@@ -949,7 +942,7 @@ class Model:
         """
         settings: dict[str, Any] = {"batch_size": batch_size, "device": device, "precision": precision}
         settings["storage"] = storage
-        model = self if tta is None else self.averaged(tta)
+        model = self if tta is None else _averaged_model(self, tta)
         return map(partial(to_dict, self.graph.outputs), model._output_batches("predict_batches", x, **settings))
 
     def _output_batches(
@@ -1234,6 +1227,18 @@ class Sequential(Model):
             rule, hint = "the layers must come in one list", "Sequential([first, second, ...])"
             raise OptionError("Sequential", rule, received=f"{1 + len(more)} arguments", hint=hint)
         self._start(graph.sequential(layers), class_names, seed)
+
+
+def _averaged_model(model: Model, tta: str | Sequence[str], loss: AnyLoss = None) -> Model:
+    """Return what :meth:`Model.averaged` gives, which a model keeps as long as nothing changes: not to be changed."""
+    losses, words = losses_for(model.graph, loss, model.loss), words_of(tta)
+    key, known = (losses, words, tuple(model.class_names)), model._averaged
+    if known is None or known[0] is not model._weights or known[1] != key:
+        made = Model(*averaged(model.graph, model._weights, losses, words), class_names=model.class_names)
+        made.loss = to_dict(model.graph.outputs, losses)
+        made._device, made._device_name = model._device, model._device_name
+        model._averaged = known = model._weights, key, made
+    return known[2]
 
 
 def _normalization(

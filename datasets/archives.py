@@ -72,7 +72,11 @@ def read_archives(path: Path, reading: Reading) -> Dataset:
         if own or split == "train":
             parts[split] = own
     if not parts["train"]:
-        raise DataError(str(path), "archives must hold samples to train on", found=", ".join(parts) or "nothing")
+        raise DataError(
+            str(path),
+            "archives must hold samples to train on",
+            found=", ".join(name for name, own in parts.items() if own) or "nothing",
+        )
     columns, found = labelled(parts, reading.columns, listing)
     listing.say(str(path))
     name = path.resolve().name if path.is_dir() else archives[0].stem if len(archives) == 1 else _title(path.stem)
@@ -88,6 +92,8 @@ def archives_of(text: str) -> list[Path]:
     """
     found: list[Path] = []
     for pattern in text.split("::"):
+        if not pattern:
+            raise OptionError("data set", "there must be the name of an archive between two ::", name=text)
         if _ELSEWHERE.match(pattern):
             rule = "archives must be files of this machine"
             raise OptionError("data set", rule, name=pattern, hint="fetch them first, or mount what they lie on.")
@@ -177,8 +183,12 @@ def _check_end(archive: Path, place: int) -> None:
     """
     with archive.open("rb") as file:
         file.seek(place)
-        block = file.read(tarfile.BLOCKSIZE)
+        block = rest = file.read(tarfile.BLOCKSIZE)
+        while rest and not any(rest):
+            rest = file.read(1 << 20)
     if len(block) < tarfile.BLOCKSIZE:
         raise ValueError(f"it is cut short after {place + len(block)} bytes")
     if any(block):
         raise ValueError(f"there is something else than a file's header at byte {place}")
+    if rest:
+        raise ValueError("there is more behind its end: archives must not be joined to one file")

@@ -97,9 +97,13 @@ class ArrayFormat:
             found = reads.values(file)
             if found.shape != expected.shape:
                 raise ValueError(f"it has values of {found.shape}, and says {expected.shape}")
-            if found.dtype.kind == "f" and not np.isfinite(found).all():
-                raise ValueError("its values are not finite")
-            return found.astype(expected.dtype, copy=False)
+            if found.dtype.kind not in "biuf":
+                raise ValueError(f"its values must be real numbers, and are of {found.dtype}")
+            with np.errstate(over="ignore"):
+                made = found.astype(expected.dtype, copy=False)
+            if made.dtype.kind == "f" and not np.isfinite(made).all():
+                raise ValueError(f"its values must be finite numbers of {made.dtype}")
+            return made
 
     @contextmanager
     def _reading(self, file: File) -> Iterator[Reads]:

@@ -21,6 +21,10 @@ def _shape(data: Any) -> tuple[int, ...]:
     units, frames = int(data.SamplesPerPixel), int(data.get("NumberOfFrames", 1) or 1)
     if "Rows" not in data or units not in (1, 3):
         raise ValueError(_RULE)
+    if units == 1 and not str(data.get("PhotometricInterpretation", "")).startswith("MONOCHROME"):
+        raise ValueError(f"{_RULE}; its numbers are those of a palette")
+    if units == 3 and int(data.BitsAllocated) > 8:
+        raise ValueError(f"{_RULE} of 8 bits")
     return (units, *([frames] if frames > 1 else []), int(data.Rows), int(data.Columns))
 
 
@@ -40,8 +44,7 @@ def values(file: File) -> npt.NDArray[Any]:
     pixels = data.pixel_array
     shape = _shape(data)
     if shape[0] == 3:
-        if str(data.PhotometricInterpretation) != "RGB":
-            pixels = operations.convert_color_space(pixels, data.PhotometricInterpretation, "RGB")
+        # NOTE: pydicom has made red, green and blue of other colours, whatever PhotometricInterpretation still says.
         return np.ascontiguousarray(np.moveaxis(pixels, -1, 0)).reshape(shape)
     if data.PhotometricInterpretation == "MONOCHROME1":  # Its least value is white.
         least = -(1 << (data.BitsStored - 1)) if data.PixelRepresentation else 0

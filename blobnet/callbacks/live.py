@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import sys
 import threading
@@ -110,7 +111,7 @@ class Live(Callback):
 
             def do_GET(self) -> None:
                 # NOTE: pages of others that call this computer by a name of theirs must not read it.
-                host = (self.headers.get("Host") or "").rpartition(":")[0]
+                host = (self.headers.get("Host") or "").lower().partition(":")[0]
                 status = 403 if host not in (_HOST, "localhost") else 200 if self.path == "/" else 404
                 text = live.html() if status == 200 else f"{status}"
                 data = text.encode()
@@ -124,8 +125,14 @@ class Live(Callback):
             def log_message(self, *_: Any) -> None:
                 """Says nothing: the terminal is the training's."""
 
+        class Server(ThreadingHTTPServer):
+            allow_reuse_address = os.name != "nt"  # There two trainings could have one port.
+
+            def handle_error(self, *_: Any) -> None:
+                """Says nothing: a reader that goes away is no fault of the training's."""
+
         try:
-            self._server = ThreadingHTTPServer((_HOST, self.port), Handler)
+            self._server = Server((_HOST, self.port), Handler)
         except OSError as error:
             rule, hint = "the port must be free, and one that this user may have", "another number, or 0 for any."
             raise OptionError("Live", rule, port=self.port, cause=error.strerror or error, hint=hint) from error

@@ -366,9 +366,10 @@ def _check_train(parser: Parser, options: argparse.Namespace) -> None:
     if options.pretrained is not None and (options.model is None or options.init_from is not None or options.trunk):
         parser.error("--pretrained needs MODEL, and goes without --init-from and --trunk")
     if options.folds is not None:
-        alone = "resume validation_fraction save_best early_stopping plateau csv tensorboard live plot checkpoint_steps"
-        others = [*alone.split(), "timeout"]
-        clash = next((name for name in others if getattr(options, name, None)), None)
+        alone = "resume validation_fraction save_best early_stopping plateau csv tensorboard live mlflow wandb plot"
+        others = [*alone.split(), "checkpoint_steps", "timeout"]
+        given = {name: getattr(options, name, None) for name in others}
+        clash = next((name for name, value in given.items() if value or (value == 0 and value is not False)), None)
         if clash is not None:
             parser.error(f"--folds goes without --{clash.replace('_', '-')}")
     if options.warmup_epochs is not None and options.schedule == "one-cycle":

@@ -471,7 +471,9 @@ def _drawing(batches: Iterable[_Batch], folder: Path, model: Model, device: Devi
             for each, number in samples
         ]
         with World.alone():
-            found = explain_pictures(model, np.stack(x), device=device)
+            # The answer that is printed, which may be that of several views.
+            said = outputs[0].argmax(axis=1) if outputs[0].ndim == 2 else None
+            found = explain_pictures(model, np.stack(x), said, device=device)
         for (each, number), sample, *maps in zip(samples, x, found.maps, found.saliency, strict=True):
             is_picture = each.samples is None and Path(each.name).suffix.lower() != ".npy"
             planes = read_picture(Path(each.name)) if is_picture else sample

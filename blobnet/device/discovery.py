@@ -437,7 +437,12 @@ def matrix_types() -> tuple[str, ...]:
     A process may not touch them before, nor what is forked from it. The system refuses where a thread's signals have a
     stack that is too small for them.
     """
-    if sys.platform != "linux" or machine() != "x86_64" or "amx_bf16" not in _processor_features().split():
+    if (
+        sys.platform != "linux"
+        or machine() != "x86_64"
+        or sys.maxsize < 1 << 32
+        or "amx_bf16" not in _processor_features().split()
+    ):
         return ()
     call = ctypes.CDLL(None).syscall
     call.restype = ctypes.c_long

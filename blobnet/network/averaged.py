@@ -19,7 +19,7 @@ from blobnet.network.graph import Graph
 #: Outputs of which a loss says whether it makes probabilities of them.
 _NOTHING = np.zeros((1, 1), np.float32)
 #: Keeps logarithms of probabilities finite: the least of float32.
-_LEAST = "1e-38"
+_LEAST = "1.2e-38"
 
 
 class _View(NamedTuple):
@@ -76,6 +76,10 @@ def averaged(
         shapes = ", ".join(str(vertex.shape) for vertex in inputs)
         raise OptionError("tta", "the model must have one input, of pictures with a height and a width", inputs=shapes)
     (source,) = inputs
+    most = max(abs(cells) for view in views for cells in view.shift)
+    if most >= min(source.shape.height, source.shape.width):
+        rule = "shifts must be less than the height and the width of the pictures"
+        raise OptionError("tta", rule, shift=most, input=source.shape)
     for (name, vertex), loss in zip(graph.outputs.items(), losses, strict=True):
         if loss.takes_boxes or vertex.shape.rank not in (0, 2):
             rule = "answers of boxes and volumes are not moved back"

@@ -221,6 +221,7 @@ def curves(title: str, series: Mapping[str, Sequence[float]], first: int = 1) ->
 
 def dots(title: str, points: Sequence[tuple[float, float]], words: str) -> str:
     """Return a chart of points, and the line on which both of their numbers are the same."""
+    points = [point for point in points if all(map(math.isfinite, point))]
     if not points:
         return ""
     low, high = min(map(min, points)), max(map(max, points))
@@ -237,6 +238,10 @@ class _Frame:
     """The place of numbers in a chart."""
 
     def __init__(self, across: tuple[float, float], up: tuple[float, float]) -> None:
+        # Numbers that hardly differ, or are hardly numbers of a chart any more.
+        low, high = (max(-1e300, min(1e300, float(value))) for value in up)
+        least = max(1e-9 * max(abs(low), abs(high)), 1e-300)
+        up = (low, high) if high - low >= least or low == high else (low - least, high + least)
         self.across = across if across[1] > across[0] else (across[0] - 1, across[0] + 1)
         step = _step(up[1] - up[0] or abs(up[0]) or 1)
         self.ticks = [step * number for number in range(math.floor(up[0] / step), math.ceil(up[1] / step) + 1)]

@@ -96,7 +96,6 @@ class Trainer:
         self.learning_rate = 0.0
         self._first_loss: float | None = None
         self.best: dict[str, FloatArray] | None = None
-        #: Of the training data; None while that is not known, and for a stream.
         #: What files keep of the data.
         self._facts: Mapping[str, Any] = {}
         #: What is other than in the interrupted training, by name: (before, now).

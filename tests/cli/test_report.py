@@ -256,6 +256,10 @@ def test_curves_go_through_their_values() -> None:
     np.testing.assert_allclose(np.diff(up)[1] / np.diff(up)[0], (1.0 - 2.0) / (2.0 - 0.5), rtol=0.02)
     assert page.curves("loss", {"training": [float("nan")]}) == ""
     assert "training" in page.curves("loss", {"training": [3.0, 3.0]})
+    # Numbers that differ in their last bits, or are hardly numbers of a chart.
+    for pair in ([0.43329583344918976, 0.4332958334491898], [0.0, 5e-324], [-1.7e308, 1.7e308]):
+        assert "training" in page.curves("loss", {"training": pair})
+    assert page.dots("a", [(1.0, float("inf")), (2.0, 3.0)], "x").count("<circle") == 1
 
 
 def test_train_serves_its_curves(run, net) -> None:

@@ -167,6 +167,16 @@ def test_every_archive_that_is_cut_short_is_refused(tmp_path: Path) -> None:
             datasets.load(tmp_path / "cut.tar")
 
 
+def test_joined_archives_are_refused(tmp_path: Path) -> None:
+    """What follows the end of the first one is not read by others either, but here nobody would hear of it."""
+    parts = [digits(tmp_path / f"{number}.tar", 0, 3).read_bytes() for number in range(2)]
+    (tmp_path / "both.tar").write_bytes(b"".join(parts))
+    with pytest.raises(FileError, match="there is more behind its end: archives must not be joined to one file"):
+        datasets.load(tmp_path / "both.tar")
+    with pytest.raises(OptionError, match="there must be the name of an archive between two ::"):
+        datasets.load(f"{tmp_path / '0.tar'}::::{tmp_path / '1.tar'}")
+
+
 def test_a_damaged_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
     path = digits(tmp_path / "a.tar", 0, 3)
     data = bytearray(path.read_bytes())

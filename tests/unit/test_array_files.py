@@ -184,6 +184,20 @@ def test_dicom_whose_least_value_is_white_and_with_colours(tmp_path: Path) -> No
     colours = np.random.default_rng(0).integers(0, 256, (6, 8, 3)).astype(np.uint8)
     found = datasets.read_image(dicom(tmp_path / "b.dcm", colours), (3, 6, 8))
     np.testing.assert_array_equal(found, colours.transpose(2, 0, 1))
+    # As its library makes red, green and blue of brightness and two differences (ITU-R BT.601), which are none here.
+    gray = np.full((6, 8, 3), 128, np.uint8)
+    gray[..., 0] = np.arange(48).reshape(6, 8)
+    found = datasets.read_image(dicom(tmp_path / "c.dcm", gray, PhotometricInterpretation="YBR_FULL"), (3, 6, 8))
+    np.testing.assert_array_equal(found, np.broadcast_to(gray[..., 0], (3, 6, 8)))
+
+
+def test_dicom_that_is_no_picture_of_grays_or_colours(tmp_path: Path) -> None:
+    path = dicom(tmp_path / "a.dcm", np.zeros((6, 8), np.uint8), PhotometricInterpretation="PALETTE COLOR")
+    with pytest.raises(FileError, match="its numbers are those of a palette"):
+        datasets.read_image(path, (1, 6, 8))
+    path = dicom(tmp_path / "b.dcm", np.zeros((6, 8, 3), np.uint16))
+    with pytest.raises(FileError, match="red, green and blue of 8 bits"):
+        datasets.read_image(path, (3, 6, 8))
 
 
 def test_volumes_that_do_not_do(tmp_path: Path) -> None:
@@ -202,8 +216,13 @@ def test_volumes_that_do_not_do(tmp_path: Path) -> None:
         other.write_bytes(damaged)
         with pytest.raises(FileError, match=r"b/1\.nii\.gz: the file must be a readable NIfTI file\. Received reason="):
             datasets.load(tmp_path)
+    odds = {"finite numbers of float32": np.full((4, 6, 5), 1e300), "real numbers": np.ones((4, 6, 5), np.complex64)}
+    for message, odd in odds.items():
+        nifti(other, odd)
+        with pytest.raises(FileError, match=message):
+            datasets.read_image(other, (1, 5, 6, 4))
     nifti(other, np.full((4, 6, 5), np.nan, np.float32))
-    with pytest.raises(FileError, match="its values are not finite"):
+    with pytest.raises(FileError, match="its values must be finite numbers of float32"):
         datasets.load(tmp_path)
 
 
