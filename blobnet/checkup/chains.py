@@ -274,7 +274,9 @@ def _reference(check: ChainCheck, problem: _Problem, vertex: Vertex) -> Referenc
     layer: Any = vertex.layer
     if layer.kind in ("Dropout", "StochasticDepth"):
         mask = np.ones((_COUNT, vertex.shape.elements))
-        if check.mode != PREDICTION:
+        trainable = set(problem.model.graph.trainable)
+        # Where nothing is trained that could be, all runs as in prediction.
+        if check.mode != PREDICTION and (trainable - problem.frozen or not trainable):
             mask = dropout.dropout_mask(check.seed, 0, vertex.index, _COUNT, vertex.shape.elements, layer.rate)
         kept = (mask[:, :1] * np.ones(mask.shape) if layer.is_whole else mask).reshape(_planes(vertex.shape))
         return Reference(lambda inputs, _: inputs[0] * kept, lambda inputs, _, delta: ([delta * kept], {}))

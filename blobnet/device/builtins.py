@@ -28,6 +28,7 @@ _WHOLE_MATHS = {1: "clz", 2: "max min mul_hi", 3: "clamp"}
 _WORK_ITEMS = "get_global_id get_global_size get_group_id get_local_id get_local_size get_num_groups get_global_offset"
 _CONST, _PURE, _CONVERGENT = (f"__attribute__((overloadable, {word}))" for word in ("const", "pure", "convergent"))
 _PLAIN = "__attribute__((overloadable))"
+_OTHERS = {"atomic_inc": [f"{kind} {_PLAIN} atomic_inc(volatile __local {kind} *);" for kind in ("int", "uint")]}
 
 
 def declared(source: str) -> str | None:
@@ -55,6 +56,7 @@ def _declarations(name: str) -> Iterator[str]:
         yield from (f"int{length} {_CONST} {name}(float{length});" for length in _LENGTHS)
     if name in ("barrier", "mem_fence"):
         yield f"void {_CONVERGENT if name == 'barrier' else _PLAIN} {name}(cl_mem_fence_flags);"
+    yield from _OTHERS.get(name, ())
     if name == "select":
         for length in _LENGTHS:
             for kind in ("float", "int", "uint"):

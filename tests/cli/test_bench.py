@@ -535,7 +535,7 @@ def test_the_twin_of_a_network_computes_the_same(name: str) -> None:
         (["conv", "4x5x5:4k3", "--repeats", "0"], "argument --repeats: it must be a whole number of at least 1"),
         (["conv", "4x5x5:4k3", "--against", "pytorch"], "argument --against: unknown name 'pytorch': did you mean"),
         (["conv", "4x5x5:4k3", "--plot", "a.jpg"], "--plot: the file's name must end in .png, .pdf or .svg."),
-        (["model"], "SUBJECT: bench model needs a network. Hint: known names: alexnet, "),
+        (["model"], "SUBJECT: bench model needs a network. Hint: known names: airbench, alexnet, "),
         (["model", "lenet"], "MODEL: it must be one of blobnet's models, or a function of yours. Received name=lenet."),
         (["model", "lenet5", "--direction", "forward"], "--direction: this option is not for bench model."),
         (["conv", "nowhere.py:net"], "nowhere.py: there must be such a Python file."),

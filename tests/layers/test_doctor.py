@@ -447,6 +447,7 @@ def test_verify_on_the_command_line(
 def few(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """The command on a device, with two checks; also on what was tuned."""
     monkeypatch.setattr(doctor, "checks_of_implementations", lambda *_: [DENSE])
+    monkeypatch.setattr(doctor, "products_on", lambda *_: "fp32")  # Some processors have more.
     monkeypatch.setattr(doctor, "checks_of_steps", lambda _: [])
     monkeypatch.setattr(doctor, "checks_of_chains", lambda **_: [])
     monkeypatch.setattr(doctor, "checks_of_layers", lambda **_: [Check(layers.Activation("gelu"), (Shape(3, 5, 7),))])

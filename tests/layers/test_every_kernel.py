@@ -47,6 +47,7 @@ LOSSES = (
 TUNINGS = [tuning_for(kind) for kind in ("cpu", "gpu")]
 TUNINGS += [tuning_for(kind, only={name}) for kind in ("cpu", "gpu") for name in IMPLEMENTATIONS]
 TUNINGS += [tuning_for("gpu", only={name}, precision="bf16") for name in ("tensor", "cells")]
+TUNINGS += [tuning_for("cpu", only={"fragments"}, precision="bf16", tensor_types=("bf16",))]
 
 
 def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
