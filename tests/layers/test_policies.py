@@ -15,9 +15,11 @@ from blobnet.augment.policies import CHANGES
 from blobnet.device.device import Device
 from blobnet.examination.reference.augmentation import augmented
 from blobnet.memory.blob import FloatArray, Shape
+from tests.interop.networks import torchvision
 from tests.layers.test_augmented import CLASSES, entered, statistics
 
 torch = pytest.importorskip("torch")
+torchvision()  # Beside PyTorch for CPUs its operators must be declared first.
 transforms = pytest.importorskip("torchvision.transforms.v2")
 
 SHAPES = [(3, 11, 14), (1, 9, 6), (3, 2, 5), (3, 2, 6, 7)]
