@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import io
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import nibabel
@@ -16,13 +17,17 @@ from blobnet.datasets.packed import File, opened
 _orientations: Any = nibabel.orientations
 
 
-def _image(file: File) -> Any:
+@contextmanager
+def _image(file: File) -> Iterator[Any]:
+    """A volume, whose values are read, and unpacked, where they are asked for."""
     with opened(file) as data:
-        content = data.read()
-    if content[:2] == b"\x1f\x8b":
-        content = gzip.decompress(content)
-    kind = nibabel.Nifti2Image if content[:4] in (b"\x1c\x02\0\0", b"\0\0\x02\x1c") else nibabel.Nifti1Image
-    return kind.from_stream(io.BytesIO(content))
+        is_packed = data.read(2) == b"\x1f\x8b"
+        data.seek(0)
+        with gzip.GzipFile(fileobj=data) if is_packed else nullcontext(data) as source:
+            start = source.read(4)
+            source.seek(0)
+            kind = nibabel.Nifti2Image if start in (b"\x1c\x02\0\0", b"\0\0\x02\x1c") else nibabel.Nifti1Image
+            yield kind.from_file_map(kind.make_file_map({"image": source}), mmap=False)
 
 
 def _shape(image: Any) -> tuple[int, ...]:
@@ -45,8 +50,8 @@ def _orientation(image: Any) -> npt.NDArray[Any]:
 
 def header(file: File) -> Header:
     """Return the shape (units, depth, height, width) of a volume, turned as :func:`values` turns it."""
-    image = _image(file)
-    shape, places = _shape(image), _orientation(image)[:, 0].astype(int)
+    with _image(file) as image:
+        shape, places = _shape(image), _orientation(image)[:, 0].astype(int)
     turned = [0, 0, 0]
     for axis, place in enumerate(places):
         turned[place] = shape[axis]
@@ -61,8 +66,8 @@ def values(file: File) -> npt.NDArray[Any]:
     Its axes are turned, without a change of values, so that x runs from left to right, y from the back to the front,
     and z from the feet to the head (RAS+): width, height and depth.
     """
-    image = _image(file)
-    shape = _shape(image)
-    data = np.asanyarray(image.dataobj).reshape(shape)
+    with _image(file) as image:
+        shape = _shape(image)
+        data = np.asanyarray(image.dataobj).reshape(shape)
     data = _orientations.apply_orientation(data, _orientation(image))
     return np.ascontiguousarray(data.reshape(*data.shape[:3], -1).transpose(3, 2, 1, 0))

@@ -132,11 +132,12 @@ def read_sample(file: File, units: int, size: tuple[int, ...]) -> npt.NDArray[An
         OptionError: what reads it is not installed.
     """
     own = format_of(file)
-    if own is None or own.header(file) is None:
+    read = None if own is None else own.values(file)
+    if read is None:
         if len(size) != 2:
             raise FileError(str(file), "the file must be a volume, as the others are", size=size)
         return with_units(read_picture(file, (size[0], size[1])), units, file)
-    values: npt.NDArray[Any] = resized(own.values(file), size, file)
+    values: npt.NDArray[Any] = resized(read, size, file)
     if len(values) != units:
         raise DataError(
             str(file), "it must have as many units (bands) as the model takes", units=len(values), model=units
@@ -174,8 +175,8 @@ def read_mask(path: File, size: tuple[int, ...] | None = None) -> npt.NDArray[np
         OptionError: Pillow is not installed.
     """
     own = format_of(path)
-    if own is not None and own.header(path) is not None:
-        return _numbers_of(own.values(path), path, size)
+    if own is not None and (values := own.values(path)) is not None:
+        return _numbers_of(values, path, size)
     from_file = functools.partial(_class_numbers, path=path, size=size)
     return _opened(path, from_file)
 
