@@ -31,7 +31,7 @@ from blobnet.inspection.sheets import below, caption, captions_of, listed, masks
 from blobnet.losses import Loss
 from blobnet.losses.center_net import boxes_of
 from blobnet.metrics import Report
-from blobnet.metrics.boxes import check_measures_boxes
+from blobnet.metrics.boxes import measures_of_boxes
 from blobnet.metrics.report import NumberReport
 from blobnet.model import Model, check_model
 from blobnet.network.ends import to_dict
@@ -192,18 +192,13 @@ class _Run:
     def measured(self, metrics: Any) -> str:
         """What ``evaluate`` measures."""
         loss = to_dict(self.model.graph.outputs, self.losses)
-        missing = ""
+        notes = [f"on {len(sources_for(self.model.graph, self.x, 'x')[0]):,} samples"]
         if not metrics and self.has_one and self.losses[0].takes_boxes:
-            try:
-                check_measures_boxes()
-                metrics = ("box_map", "box_map_50")
-            except OptionError as error:
-                missing = page.note(str(error))
+            metrics = measures_of_boxes(notes.append)
         settings: dict[str, Any] = {"batch_size": self.batch_size, "device": self.device}
         found = self.model.evaluate(self.x, self.y, loss=loss, metrics=metrics, **settings)
-        samples = len(sources_for(self.model.graph, self.x, "x")[0])
         values = {name.replace("_", " "): f"{value:.6g}" for name, value in found.items()}
-        return page.section("measured", "Measured", page.note(f"on {samples:,} samples"), page.facts(values), missing)
+        return page.section("measured", "Measured", page.note("; ".join(notes)), page.facts(values))
 
     def classes(self) -> str:
         """The report of each output, with a confusion matrix or the answers over the truth."""
@@ -305,12 +300,6 @@ class _Run:
 
     def samples(self, training: tuple[Any, Any], augment: Any) -> str:
         """Samples as the training got them."""
-        state, said = self.model.training_state, _settings(self.model).get("augment", [])
-        note = ""
-        try:
-            changes = from_descriptions(said, "report") if augment is None else augmentations_of(augment)
-        except BlobnetError as error:  # One of the user's own, whose class is not known here.
-            changes, note = (), f"without the training's augmentation: {error}"
         vertex = self.model.graph.vertices[0]
         if not self.has_one or vertex.shape.rank != 2:
             return ""
@@ -319,15 +308,20 @@ class _Run:
         labels = y if isinstance(y, Source) else np.asarray(y)
         if self.losses[0].takes_boxes:
             labels = np.zeros(len(labels), np.float32)
+        state = self.model.training_state
+        changes: tuple[Augmentation, ...] = ()
+        notes: list[str] = []
         settings: dict[str, Any] = {"count": self.count, "seed": state.seed if state else 0, "device": self.device}
         settings["normalization"] = mean, deviation
         try:
+            said = _settings(self.model).get("augment", [])
+            changes = from_descriptions(said, "report") if augment is None else augmentations_of(augment)
             sheet = sample_sheet(x, labels, augment=changes, **settings)
-        except OptionError as error:  # It may be for samples of another type than these.
+        except BlobnetError as error:  # The user's own class is not known here, or is for samples of another type.
             if augment is not None:
                 raise
-            changes, note = (), f"without the training's augmentation: {error}"
-            sheet = sample_sheet(x, labels, augment=changes, **settings)
+            changes, notes = (), [f"without the training's augmentation: {error}"]
+            sheet = sample_sheet(x, labels, **settings)
         names = () if self.losses[0].takes_boxes else self.model.class_names
         words = [[]] * len(sheet.numbers) if self.losses[0].takes_boxes else captions_of(sheet, names)
         images = _pngs(pixels(sheet.values, masks_over(sheet, names), over=True), "a sample")
@@ -337,8 +331,8 @@ class _Run:
             for image, own, number in zip(images, words, sheet.numbers, strict=True)
         ]
         normal = f"normalised by mean {listed(sheet.mean)} and standard deviation {listed(sheet.deviation)}"
-        said = "; ".join(["as the network gets them", normal, *map(str, changes), *([note] if note else [])])
-        return page.section("samples", "Samples", page.note(said), page.samples(items))
+        notes = ["as the network gets them", normal, *map(str, changes), *notes]
+        return page.section("samples", "Samples", page.note("; ".join(notes)), page.samples(items))
 
 
 def _pngs(pictures: npt.NDArray[Any], title: str) -> list[str]:

@@ -29,7 +29,7 @@ from blobnet.errors import OptionError
 from blobnet.files.atomic import check_writable, write
 from blobnet.inspection.mistakes import Mistakes, worst_mistakes
 from blobnet.metrics import Report
-from blobnet.metrics.boxes import check_measures_boxes
+from blobnet.metrics.boxes import measures_of_boxes
 from blobnet.metrics.report import AnyReport
 from blobnet.model import Model
 from blobnet.network.ends import to_dict
@@ -81,12 +81,7 @@ def _measures_of_boxes(options: argparse.Namespace) -> tuple[str, ...]:
     """The names of what is measured of boxes besides the loss; nothing, with a note, where pycocotools is missing."""
     if options.metrics is not None:
         return tuple(options.metrics)
-    try:
-        check_measures_boxes()
-    except OptionError as error:
-        print(f"note: {error}", file=sys.stderr)
-        return ()
-    return ("box_map", "box_map_50")
+    return measures_of_boxes(lambda text: print(f"note: {text}", file=sys.stderr))
 
 
 def _is_table(path: Path) -> bool:

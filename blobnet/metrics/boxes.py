@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import io
 import math
+from collections.abc import Callable
 from typing import Any
 
 from blobnet.errors import OptionError, extra
@@ -39,6 +40,16 @@ def check_measures_boxes() -> None:
     """Raises OptionError where pycocotools is not installed."""
     if importlib.util.find_spec("pycocotools") is None:
         raise OptionError("box_map", "it needs pycocotools", hint=extra("detection"))
+
+
+def measures_of_boxes(note: Callable[[str], object]) -> tuple[str, ...]:
+    """Return what is measured of boxes besides the loss, by name; nothing, with a note, without pycocotools."""
+    try:
+        check_measures_boxes()
+    except OptionError as error:
+        note(str(error))
+        return ()
+    return ("box_map", "box_map_50")
 
 
 def _coco_statistics(labels: Labels, boxes: Scores) -> list[float]:
