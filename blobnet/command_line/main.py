@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from blobnet import __version__
-from blobnet.command_line.options import add_options, any_of
+from blobnet.command_line.options import add_options, any_of, callback_rows, name_of
 from blobnet.command_line.parser import Parser
 from blobnet.errors import (
     BlobnetError,
@@ -366,8 +366,8 @@ def _check_train(parser: Parser, options: argparse.Namespace) -> None:
     if options.pretrained is not None and (options.model is None or options.init_from is not None or options.trunk):
         parser.error("--pretrained needs MODEL, and goes without --init-from and --trunk")
     if options.folds is not None:
-        alone = "resume validation_fraction save_best early_stopping plateau csv tensorboard live mlflow wandb plot"
-        others = [*alone.split(), "checkpoint_steps", "timeout"]
+        others = ["resume", "validation_fraction", "save_best", "plot", "checkpoint_steps", "timeout"]
+        others += map(name_of, callback_rows())  # Each would hear of all folds as of one training.
         given = {name: getattr(options, name, None) for name in others}
         clash = next((name for name, value in given.items() if value or (value == 0 and value is not False)), None)
         if clash is not None:
