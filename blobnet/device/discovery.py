@@ -449,6 +449,7 @@ def matrix_types() -> tuple[str, ...]:
     return ("bf16",) if call(*map(ctypes.c_long, (_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA))) == 0 else ()
 
 
+@cache
 def _processor_features() -> str:
     """Return what tells processors of one name apart (virtual machines): a CPU's binaries need its own features."""
     with contextlib.suppress(OSError, StopIteration):
