@@ -9,13 +9,11 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
 
 from blobnet.device import splice
 from blobnet.device.device import Device
 from blobnet.examination.checks import plan_alone
-from blobnet.examination.reference.convolution import Windows, conv2d, conv2d_backward
 from blobnet.implementations import cells
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.implementations.cells import TILES, WEIGHT_TILES, CellTile
@@ -24,8 +22,7 @@ from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.memory.blob import Shape
 from tests.kinds import tuning_for
-from tests.layers.test_convolution import contract
-from tests.layers.test_convolution_tensor import MORE_CASES, exact, need_tensor_cores
+from tests.layers.test_convolution_tensor import MORE_CASES, check_rounding, exact, need_tensor_cores
 from tests.layers.test_convolution_variants import in_splits
 
 CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
@@ -76,27 +73,7 @@ def test_every_tile(device: Device, tile: CellTile, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("precision", ROUNDING)
 def test_error(device: Device, small_tiles: None, precision: str) -> None:
-    """Each factor is off by its rounding at most, so a sum by twice that of the sum of its products' magnitudes."""
-    layer, shape, generator = Conv2D(40, 3, padding=1, bias=False), Shape(50, 5, 6), np.random.default_rng(3)
-    x, delta = generator.standard_normal((3, 50, 5, 6)), generator.standard_normal((3, 40, 5, 6))
-    weight = generator.standard_normal((40, 50, 3, 3))
-    x, delta, weight = (values.astype(np.float32).astype(np.float64) for values in (x, delta, weight))
-    options: dict[str, Any] = {"parameters": {"weight": weight}, "delta": delta, "absolute": 2.0}
-    report = contract(device, layer, shape, ["tight"], inputs=[x], tuning=tuning(precision), **options)
-    windows = Windows(padding=((1, 1), (1, 1)))
-
-    def results(*arrays: Any) -> list[Any]:
-        backward = conv2d_backward(arrays[0], arrays[1], None, arrays[2], windows)
-        return [conv2d(arrays[0], arrays[1], None, windows), *backward[:2]]
-
-    run = report.runs["tight"]
-    found: list[Any] = [run.output, run.input_deltas[0], (run.gradients or {})["weight"]]
-    bounds = results(abs(x), abs(weight), abs(delta))
-    for actual, wanted, bound in zip(found, results(x, weight, delta), bounds, strict=True):
-        error = np.abs(actual.reshape(wanted.shape) - wanted)
-        assert (error <= 2 * ROUNDING[precision] * bound + 1e-5).all()
-        # Rounded to the nearest, errors are random, and far below their bound; fp32 would be far below this again.
-        assert ROUNDING[precision] / 16 < np.sqrt((error**2).mean()) / np.sqrt((wanted**2).mean()) < ROUNDING[precision]
+    check_rounding(device, tuning(precision), ROUNDING[precision], absolute=2.0)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from blobnet.device.compiler import Compiler
 from blobnet.device.device import Device
 from blobnet.device.discovery import DriverTraits, products_on
 from blobnet.examination.checks import plan_alone
-from blobnet.examination.reference.convolution import Windows, conv2d, conv2d_backward
 from blobnet.hardware.device_model import Answers, model_of
 from blobnet.implementations import candidates
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, DIRECTIONS, FORWARD, choose
@@ -29,7 +28,7 @@ from blobnet.memory.blob import BFLOAT16, FLOAT32, Shape
 from tests.kinds import tuning_for
 from tests.layers.test_convolution import contract
 from tests.layers.test_convolution_cells import CASES
-from tests.layers.test_convolution_tensor import exact
+from tests.layers.test_convolution_tensor import check_rounding, exact
 
 #: What a factor is rounded to, and by how much of itself at most.
 ROUNDING = 2.0**-8
@@ -63,29 +62,7 @@ def test_any_number_of_samples(device: Device, count: int) -> None:
 
 @pytest.mark.parametrize("storage", [FLOAT32, BFLOAT16], ids=lambda kind: kind.name)
 def test_error(device: Device, storage: Any) -> None:
-    """Each factor is off by its rounding at most, so a sum by twice that of the sum of its products' magnitudes."""
-    layer, shape, generator = Conv2D(40, 3, padding=1, bias=False), Shape(50, 5, 6), np.random.default_rng(3)
-    x, delta = generator.standard_normal((3, 50, 5, 6)), generator.standard_normal((3, 40, 5, 6))
-    weight = generator.standard_normal((40, 50, 3, 3))
-    x, delta, weight = (values.astype(np.float32).astype(np.float64) for values in (x, delta, weight))
-    options: dict[str, Any] = {"parameters": {"weight": weight}, "delta": delta, "absolute": 2.0}
-    report = contract(device, layer, shape, ["tight"], inputs=[x], tuning=tuning(storage), **options)
-    windows = Windows(padding=((1, 1), (1, 1)))
-
-    def results(*arrays: Any) -> list[Any]:
-        backward = conv2d_backward(arrays[0], arrays[1], None, arrays[2], windows)
-        return [conv2d(arrays[0], arrays[1], None, windows), *backward[:2]]
-
-    run = report.runs["tight"]
-    found: list[Any] = [run.output, run.input_deltas[0], (run.gradients or {})["weight"]]
-    bounds = results(abs(x), abs(weight), abs(delta))
-    for actual, wanted, bound in zip(found, results(x, weight, delta), bounds, strict=True):
-        error = np.abs(actual.reshape(wanted.shape) - wanted)
-        # A result that is kept in bfloat16 is rounded once more.
-        stored = ROUNDING * abs(wanted) if storage == BFLOAT16 else 0
-        assert (error <= 2 * ROUNDING * bound + stored + 1e-5).all()
-        # Rounded to the nearest, errors are random, and far below their bound; fp32 would be far below this again.
-        assert ROUNDING / 16 < np.sqrt((error**2).mean()) / np.sqrt((wanted**2).mean()) < ROUNDING
+    check_rounding(device, tuning(storage), ROUNDING, absolute=2.0)
 
 
 def test_nothing_else_is_infinite(device: Device) -> None:
