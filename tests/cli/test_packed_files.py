@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import blobnet as bn
-
-image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+from tests.packing import pack_digits
 
 
 @pytest.fixture
@@ -20,14 +16,7 @@ def archives(tmp_path: Path) -> str:
     data = bn.datasets.load("digits")
     for name, split, first in (("train-0", data.train, 0), ("train-1", data.train, 30), ("test-0", data.test, 0)):
         assert split is not None
-        with tarfile.open(tmp_path / f"{name}.tar", "w") as archive:
-            for number in range(first, first + 30):
-                file = io.BytesIO()
-                image.fromarray((split.x[number, 0] * 15).astype(np.uint8)).save(file, "PNG")
-                for end, content in {"png": file.getvalue(), "cls": str(split.y[number]).encode()}.items():
-                    member = tarfile.TarInfo(f"{number:03}.{end}")
-                    member.size = len(content)
-                    archive.addfile(member, io.BytesIO(content))
+        pack_digits(tmp_path / f"{name}.tar", split, first, 30)
     return f"{tmp_path}/t*-{{0..1}}.tar".replace("{0..1}", "?")
 
 

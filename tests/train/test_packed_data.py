@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,8 @@ from blobnet.errors import DataError, OptionError
 from blobnet.model import Model, load
 from blobnet.optimizers import SGD
 from blobnet.training.trainer import Progress
+from tests.packing import pack_digits
 from tests.tiny import tiny_model
-
-image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
 COUNT = 45
 
@@ -31,14 +28,7 @@ def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(image_folder, "KEPT_BYTES", 0)
     digits = bn.datasets.load("digits").train
     for first in range(0, COUNT, 9):
-        with tarfile.open(tmp_path / f"digits-{first // 9}.tar", "w") as archive:
-            for number in range(first, first + 9):
-                file = io.BytesIO()
-                image.fromarray((digits.x[number, 0] * 15).astype(np.uint8)).save(file, "PNG")
-                for name, data in {"png": file.getvalue(), "cls": str(digits.y[number]).encode()}.items():
-                    member = tarfile.TarInfo(f"{number:03}.{name}")
-                    member.size = len(data)
-                    archive.addfile(member, io.BytesIO(data))
+        pack_digits(tmp_path / f"digits-{first // 9}.tar", digits, first, 9)
     return f"{tmp_path}/digits-{{0..4}}.tar"
 
 

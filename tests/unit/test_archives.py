@@ -6,7 +6,6 @@ import gc
 import io
 import json
 import tarfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from blobnet.datasets import image_folder
 from blobnet.datasets.archives import archives_of
 from blobnet.datasets.packed import Stretch
 from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError
-
-image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+from tests.packing import as_png, image, pack
 
 
 def picture(seed: int, size: tuple[int, int] = (5, 7)) -> np.ndarray:
@@ -27,18 +25,7 @@ def picture(seed: int, size: tuple[int, int] = (5, 7)) -> np.ndarray:
 
 
 def png(seed: int, size: tuple[int, int] = (5, 7)) -> bytes:
-    file = io.BytesIO()
-    image.fromarray(picture(seed, size)).save(file, "PNG")
-    return file.getvalue()
-
-
-def pack(path: Path, members: Mapping[str, bytes] | Sequence[tuple[str, bytes]]) -> Path:
-    with tarfile.open(path, "w") as archive:
-        for name, data in members.items() if isinstance(members, Mapping) else members:
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return path
+    return as_png(picture(seed, size))
 
 
 def digits(path: Path, first: int, count: int) -> Path:
