@@ -14,7 +14,8 @@ import numpy.typing as npt
 from blobnet.datasets.array_files import Header
 from blobnet.datasets.packed import File, opened
 
-_orientations: Any = nibabel.orientations
+# What nibabel has typed in parts: here it is a module of any names.
+_nibabel: Any = nibabel
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def _image(file: File) -> Iterator[Any]:
         with gzip.GzipFile(fileobj=data) if is_packed else nullcontext(data) as source:
             start = source.read(4)
             source.seek(0)
-            kind = nibabel.Nifti2Image if start in (b"\x1c\x02\0\0", b"\0\0\x02\x1c") else nibabel.Nifti1Image
+            kind = _nibabel.Nifti2Image if start in (b"\x1c\x02\0\0", b"\0\0\x02\x1c") else _nibabel.Nifti1Image
             yield kind.from_file_map(kind.make_file_map({"image": source}), mmap=False)
 
 
@@ -42,7 +43,7 @@ def _shape(image: Any) -> tuple[int, ...]:
 
 
 def _orientation(image: Any) -> npt.NDArray[Any]:
-    found = _orientations.io_orientation(image.affine)
+    found = _nibabel.orientations.io_orientation(image.affine)
     if np.isnan(found).any():
         raise ValueError("its affine must say where its axes point")
     return np.asarray(found)
@@ -69,5 +70,5 @@ def values(file: File) -> npt.NDArray[Any]:
     with _image(file) as image:
         shape = _shape(image)
         data = np.asanyarray(image.dataobj).reshape(shape)
-    data = _orientations.apply_orientation(data, _orientation(image))
+    data = _nibabel.orientations.apply_orientation(data, _orientation(image))
     return np.ascontiguousarray(data.reshape(*data.shape[:3], -1).transpose(3, 2, 1, 0))
