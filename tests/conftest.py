@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
@@ -46,6 +47,9 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure() -> None:
     """A process that a test starts, and that a driver crashes, says on stderr where that was."""
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")
+    # A shell ignores Ctrl-C for what it starts with `&`, and a test asks for Python's own handler.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
