@@ -63,28 +63,47 @@ def labelled(
 
     Args:
         parts: samples by the names of splits.
-        columns: the ends of names, or the keys in a ``.json``, that hold labels. None takes what the first sample has:
+        columns: the ends of names, or the keys in a ``.json``, that hold labels. None takes what the first picture has:
             ``.cls``; ``label`` in ``.json``; ``.txt``; or the name of the folder.
-        listing: counts what is left out.
+        listing: counts what is left out: other files beside pictures, and those with neither a picture nor a label.
 
     Raises:
         DataError: a sample lacks its picture or its label, or has several pictures.
         FileError: a label cannot be read.
     """
     samples = [sample for own in parts.values() for sample in own]
-    chosen = columns or [_place_of_label(samples[0])]
-    readers = [_reader(column, samples[0]) for column in chosen]
+    first = next((sample for sample in samples if _has_picture(sample)), samples[0])
+    chosen = columns or [_place_of_label(first)]
+    readers = [_reader(column, first) for column in chosen]
     found: dict[str, list[Labelled]] = {}
     for split, own in parts.items():
         found[split] = []
         for sample in own:
+            if _is_stray(sample, chosen):
+                for ending in sample.files:
+                    listing.leave_out(f".{ending}" if ending else "without a suffix")
+                continue
             picture = _picture(sample, chosen)
             cells = tuple(read(sample) for read in readers)
             found[split].append(Labelled(picture, cells, sample.place))
             for ending in sample.files:
                 if sample.files[ending] is not picture and not (ending in chosen or ending == "json"):
                     listing.leave_out(f".{ending}")
+        if not found[split]:
+            _picture(own[0], chosen)  # Raises: nothing but strays.
     return (["label"] if columns is None else chosen), found
+
+
+def _has_picture(sample: Sample) -> bool:
+    """Return True if a sample has a file of a kind of pictures, whether or not it can be read here."""
+    return any(suffix_of(PurePosixPath(f"x.{ending}")) in KINDS for ending in sample.files)
+
+
+def _is_stray(sample: Sample, labels: Sequence[str]) -> bool:
+    """Return True for files with neither a picture nor a label, such as a README beside the samples."""
+    if _has_picture(sample):
+        return False
+    return {*sample.files, *(_json(sample) if "json" in sample.files else ())}.isdisjoint(labels)
 
 
 def _picture(sample: Sample, labels: Sequence[str]) -> Packed:

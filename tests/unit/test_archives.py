@@ -144,6 +144,25 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.train.x[0], picture(1).transpose(2, 0, 1))
 
 
+@pytest.mark.parametrize(
+    ("folder", "label"),
+    [("", {".cls": b"0"}), ("", {".json": b'{"label": 0}'}), ("cat/", {}), ("", {".txt": b"0"})],
+    ids=["cls", "json", "folder", "txt"],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_files_with_neither_a_picture_nor_a_label_are_left_out(
+    tmp_path: Path, folder: str, label: dict[str, bytes], first: bool
+) -> None:
+    """A README and a LICENSE beside the samples, wherever they stand; they are no samples, nor the pattern of one."""
+    strays = {"README.md": b"Birds.", f"{folder}LICENSE": b"MIT", "meta.json": b'{"license": "MIT"}'}
+    samples = {f"{folder}a{end}": data for end, data in {**label, ".png": png(1)}.items()}
+    path = pack(tmp_path / "a.tar", {**strays, **samples} if first else {**samples, **strays})
+    with pytest.warns(BlobnetWarning, match=r"left out: 1 \.md, 1 without a suffix, 1 \.json") as said:
+        data = datasets.load(path)
+    assert len(said) == len(data.train) == 1
+    np.testing.assert_array_equal(data.train.x[0], picture(1).transpose(2, 0, 1))
+
+
 def test_every_archive_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     """At every block, and within blocks: none of them is read as a smaller data set."""
     whole = digits(tmp_path / "whole.tar", 0, 3).read_bytes()
@@ -188,6 +207,11 @@ def test_a_damaged_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
         ({"a.png": png(1), "a.cls": bytes(2 << 20)}, {}, "it has 2097152 bytes"),
         ({"a.png": png(1), "a.cls": b""}, {}, "every row must have a path and a label"),
         ({"a.cls": b"0"}, {}, r"a.tar, a: every sample must have one picture\. Received found=cls\. Hint: names up to"),
+        ({"a.png": png(1), "a.cls": b"0", "b.cls": b"0"}, {}, r"a.tar, b: every sample must have one picture"),
+        ({"a.png": png(1), "a.txt": b"0", "b.txt": b"0"}, {}, r"a.tar, b: every sample must have one picture"),
+        ({"a.png": png(1), "a.json": b'{"age": 1}', "b.json": b'{"age": 2}'}, {"columns": "age"}, "b: every.*one pict"),
+        ({"README": b"none", "x/LICENSE": b"MIT"}, {}, r"a.tar, README: every sample must have a label"),
+        ({"x/LICENSE": b"MIT", "x/y.md": b""}, {}, r"a.tar, x/LICENSE: every sample must have one picture"),
         ({"a.png": png(1), "a.jpg": png(1), "a.cls": b"0"}, {}, r"one picture\. Received found=png, jpg, cls"),
         ([("a.png", png(1)), ("a.png", png(2))], {}, r"a name must come once.*Received name=a\.png"),
         ({"x/a.png": png(1), "b.png": png(2)}, {}, "every sample must lie in the folder of its class"),
