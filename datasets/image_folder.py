@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.array_files import suffix_of
+from blobnet.datasets.array_files import format_of, suffix_of
 from blobnet.datasets.checks import chunks
 from blobnet.datasets.class_names import (
     CLASS_FILE,
@@ -548,10 +548,14 @@ def _common_form(parts: _Parts[_Label], forms: Sequence[Form | FileError], readi
     if reading.size is not None and len(read[0]) > 3:
         raise OptionError("size", "only pictures are resized, not volumes", size=reading.size, volume=read[0][1:])
     units = {form[0] for form in read}
-    if not units <= {1, 3} and len(units) > 1:
+    if len(units) > 1 and (not units <= {1, 3} or len(read[0]) > 3):
         path, form = next((path, form) for path, form in zip(paths, read, strict=True) if form[0] != read[0][0])
         rule = "all pictures must have as many units (bands)"
         raise DataError(str(path), rule, units=form[0], first=f"{read[0][0]} in {paths[0]}")
+    as_they_stand = [path for path, form in zip(paths, read, strict=True) if form[0] == 1 and format_of(path)]
+    if len(units) > 1 and reading.units is None and as_they_stand:
+        rule = f"{len(as_they_stand)} pictures are gray and others coloured: grays become red, green and blue"
+        warn(str(as_they_stand[0]), rule)
     return (reading.units if units <= {1, 3} and reading.units else max(units), *(reading.size or read[0][1:]))
 
 

@@ -124,7 +124,7 @@ def image_size(path: str | Path) -> tuple[int, int]:
 
 
 def read_sample(file: File, units: int, size: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Decode a picture, the bands of one, or a volume, to (units, *size).
+    """Decode a picture, the bands of one, or a volume, to (units, *size); grays of a picture fill three units too.
 
     Raises:
         FileError: it cannot be read, or is a volume of another size.
@@ -138,6 +138,8 @@ def read_sample(file: File, units: int, size: tuple[int, ...]) -> npt.NDArray[An
             raise FileError(str(file), "the file must be a volume, as the others are", size=size)
         return with_units(read_picture(file, (size[0], size[1])), units, file)
     values: npt.NDArray[Any] = resized(read, size, file)
+    if (len(values), units, len(size)) == (1, 3, 2):
+        return with_units(values, units, file)
     if len(values) != units:
         raise DataError(
             str(file), "it must have as many units (bands) as the model takes", units=len(values), model=units

@@ -11,7 +11,7 @@ import pytest
 
 from blobnet import datasets
 from blobnet.datasets import array_files
-from blobnet.errors import DataError, FileError, OptionError
+from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError
 
 image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -189,6 +189,23 @@ def test_dicom_whose_least_value_is_white_and_with_colours(tmp_path: Path) -> No
     gray[..., 0] = np.arange(48).reshape(6, 8)
     found = datasets.read_image(dicom(tmp_path / "c.dcm", gray, PhotometricInterpretation="YBR_FULL"), (3, 6, 8))
     np.testing.assert_array_equal(found, np.broadcast_to(gray[..., 0], (3, 6, 8)))
+
+
+def test_dicom_of_grays_and_colours(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    gray, colours = rng.integers(-900, 900, (6, 8)).astype(np.int16), rng.integers(0, 256, (6, 8, 3)).astype(np.uint8)
+    dicom(tmp_path / "a" / "1.dcm", gray)
+    dicom(tmp_path / "b" / "1.dcm", colours)
+    rule = r"a/1\.dcm: 1 pictures are gray and others coloured: grays become red, green and blue"
+    with pytest.warns(BlobnetWarning, match=rule) as said:
+        data = datasets.load(tmp_path)
+    assert len(said) == 1
+    np.testing.assert_array_equal(data.train.x, [np.broadcast_to(gray, (3, 6, 8)), colours.transpose(2, 0, 1)])
+    assert (datasets.load(tmp_path, units=3).train.x == data.train.x).all()
+    dicom(tmp_path / "a" / "1.dcm", gray[None].repeat(2, 0))
+    dicom(tmp_path / "b" / "1.dcm", colours[None].repeat(2, 0))
+    with pytest.raises(DataError, match=r"b/1\.dcm: all pictures must have as many units \(bands\).*units=3, first=1"):
+        datasets.load(tmp_path)
 
 
 def test_dicom_that_is_no_picture_of_grays_or_colours(tmp_path: Path) -> None:
