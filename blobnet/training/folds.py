@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from blobnet.data.labels import in_memory
 from blobnet.data.samples import sources_for
-from blobnet.datasets.source import Part, Rows
+from blobnet.datasets.checks import check_label_array, check_label_shape
+from blobnet.datasets.source import Rows, stored_labels
 from blobnet.errors import DataError, OptionError, warn
-from blobnet.network.ends import to_dict
+from blobnet.network.ends import to_dict, to_list
 from blobnet.support.checks import check_count, is_int
 
 _SUBJECT = "cross_validate"
@@ -124,28 +126,36 @@ def cross_validate(
         if settings.get(name) is not None:
             raise OptionError(_SUBJECT, f"{name} is for fit alone", received=type(settings[name]).__name__)
     sources = sources_for(model.graph, x, "x")
-    y = np.asarray(y) if isinstance(y, list | tuple) and len(model.graph.outputs) == 1 else y
-    count = len(sources[0])
-    for own in y.values() if isinstance(y, Mapping) else [y]:
-        if len(own) != count:
-            raise DataError(_SUBJECT, "there must be a label for each sample", samples=count, labels=len(own))
-    numbers = fold_numbers(count, folds, seed, _classes(y))
+    shape, ends = sources[0].shape, model.graph.outputs
+    labels = [_indexed(own, shape) for own in to_list(list(ends), y, _SUBJECT, "output", DataError)]
+    numbers = fold_numbers(len(sources[0]), folds, seed, _classes(labels))
     models, measured = [], []
     asked = {name: settings[name] for name in ("loss", "loss_weights", "batch_size", "device", "precision")
              if settings.get(name) is not None}  # fmt: skip
     for rows, others in _parts(numbers, folds):
         own = copy.copy(model)
-        own.fit(_some(model, sources, rows), _labels(y, rows), seed=seed, **settings)
-        found = own.evaluate(_some(model, sources, others), _labels(y, others), metrics=metrics, **asked)
+        train, held = ((_some(model.graph.inputs, sources, part), _some(ends, labels, part)) for part in (rows, others))
+        own.fit(*train, seed=seed, **settings)
+        found = own.evaluate(*held, metrics=metrics, **asked)
         models.append(own)
         measured.append(found)
     return CrossValidation(models, measured, numbers)
 
 
-def _classes(y: Any) -> Any:
+def _indexed(y: Any, x_shape: tuple[int, ...]) -> Any:
+    """Labels of samples of that shape as what gives those of some numbers: an array in memory, or a source."""
+    if (stored := stored_labels(y, _SUBJECT)) is not None:
+        check_label_shape(stored.shape, x_shape, _SUBJECT)
+        return stored
+    y = in_memory(y, _SUBJECT)
+    check_label_array(y, x_shape, _SUBJECT)
+    return y
+
+
+def _classes(labels: Sequence[Any]) -> Any:
     """The class of each sample, where labels are that; else None."""
-    is_one = not isinstance(y, Mapping) and getattr(y, "ndim", 1) == 1 and hasattr(y, "dtype")
-    return np.asarray(y) if is_one and np.issubdtype(y.dtype, np.integer) else None
+    is_one = len(labels) == 1 and len(labels[0].shape) == 1
+    return np.asarray(labels[0]) if is_one and labels[0].dtype.kind in "iu" else None
 
 
 def _parts(numbers: npt.NDArray[np.int64], folds: int) -> Iterator[tuple[Rows, Rows]]:
@@ -154,11 +164,6 @@ def _parts(numbers: npt.NDArray[np.int64], folds: int) -> Iterator[tuple[Rows, R
         yield np.flatnonzero(numbers != number), np.flatnonzero(numbers == number)
 
 
-def _some(model: Any, sources: Sequence[Any], rows: Rows) -> Any:
-    """Some of the samples, as ``fit`` takes them."""
-    return to_dict(model.graph.inputs, [Part(source, rows) for source in sources])
-
-
-def _labels(y: Any, rows: Rows) -> Any:
-    """The same of labels."""
-    return {name: own[rows] for name, own in y.items()} if isinstance(y, Mapping) else y[rows]
+def _some(ends: Collection[str], given: Sequence[Any], rows: Rows) -> Any:
+    """Some of the samples or labels, as ``fit`` takes them."""
+    return to_dict(ends, [own[rows] for own in given])

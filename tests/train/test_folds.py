@@ -85,6 +85,23 @@ def test_targets_and_several_inputs(device: Device) -> None:
     assert set(found.mean) == {"loss"}
 
 
+def test_tensors_and_labels_of_several_outputs(device: Device) -> None:
+    torch = pytest.importorskip("torch")
+    x, y = digits(40)
+    found = bn.cross_validate(small_model(), x, y, folds=2, device=device, **SETTINGS)
+    again = bn.cross_validate(small_model(), torch.tensor(x), torch.tensor(y), folds=2, device=device, **SETTINGS)
+    assert again.measured == found.measured
+    assert np.array_equal(again.numbers, found.numbers)
+    image = layers.Input(1, 8, 8)()
+    flat = layers.Flatten()(image)
+    model = bn.Model(image, {"digit": layers.Dense(10)(flat), "size": layers.Dense(1)(flat)})
+    settings = {**SETTINGS, "loss": {"digit": "cross_entropy", "size": "mse"}}
+    sizes = x.mean(axis=(1, 2, 3))
+    named = bn.cross_validate(model, x, {"digit": y, "size": sizes}, folds=2, device=device, **settings)
+    listed = bn.cross_validate(model, x, [torch.tensor(y), list(sizes)], folds=2, device=device, **settings)
+    assert listed.measured == named.measured
+
+
 def test_what_does_not_fit_is_said(device: Device) -> None:
     x, y = digits(20)
     given: list[tuple[dict[str, Any], str]] = [
@@ -96,7 +113,7 @@ def test_what_does_not_fit_is_said(device: Device) -> None:
     for options, text in given:
         with pytest.raises(OptionError, match=f"cross_validate: .*{text}|{text}"):
             bn.cross_validate(small_model(), x, y, device=device, **options)
-    with pytest.raises(DataError, match=r"a label for each sample\. Received samples=20, labels=19"):
+    with pytest.raises(DataError, match=r"same number of samples\. Received x_shape=\(20, 1, 8, 8\), y_shape=\(19,\)"):
         bn.cross_validate(small_model(), x, y[:19], device=device)
     with pytest.warns(BlobnetWarning, match="each fold should have samples of all classes"):
         fold_numbers(20, 5, 0, y)
