@@ -28,7 +28,7 @@ class _View(NamedTuple):
     is_flipped: tuple[bool, bool] = (False, False)
     shift: tuple[int, int] = (0, 0)
 
-    def of(self, node: Node, name: str) -> Node:
+    def of(self, node: Node) -> Node:
         """Return the view of planes; zeros come from outside. One that is mirrored alone is its own way back."""
         if self == _View():
             return node
@@ -38,7 +38,7 @@ class _View(NamedTuple):
         ]
         read = f"I[n, c, {', '.join(indexes)}]"
         text = f"function (I[N, C, Y, X]) -> (O) {{ O[n, c, y, x : N, C, Y, X] = +({read}); }}"
-        return Contraction(text, name=name)(node)
+        return Contraction(text)(node)
 
 
 def words_of(tta: Any) -> tuple[str, ...]:
@@ -55,8 +55,8 @@ def words_of(tta: Any) -> tuple[str, ...]:
 
 def averaged(
     graph: Graph, weights: Mapping[str, FloatArray], losses: Sequence[Loss], tta: Sequence[str]
-) -> tuple[Node, Node | dict[str, Node]]:
-    """Return the input and the output, or outputs by name, of the network of means.
+) -> tuple[dict[str, Node], dict[str, Node]]:
+    """Return the input and the outputs of the network of means, by the names that they have in the network.
 
     Probabilities are averaged where a loss takes logits: an output is then the logarithm (of several labels the logit)
     of the mean, so that the loss makes probabilities of it as before. Other outputs are averaged themselves.
@@ -91,14 +91,14 @@ def averaged(
     own = {name: weights[source.parameter(name)] for name in ("mean", "deviation")}
     entry = replace(entry, weights=own)
     seen: dict[str, list[Node]] = {name: [] for name in graph.outputs}
-    for number, view in enumerate(views):
+    for view in views:
         # Behind the input layer, where zeros are the mean.
-        nodes = graph.nodes(weights, fed={source.name: view.of(entry, f"view_{number}")})
+        nodes = graph.nodes(weights, fed={source.name: view.of(entry)})
         for name, vertex in graph.outputs.items():
             node = nodes[vertex.name]
-            seen[name].append(view.of(node, f"{name}_back_{number}") if vertex.shape.rank else node)
-    means = [_mean(name, nodes, loss) for (name, nodes), loss in zip(seen.items(), losses, strict=True)]
-    return entry, means[0] if len(means) == 1 else dict(zip(seen, means, strict=True))
+            seen[name].append(view.of(node) if vertex.shape.rank else node)
+    means = {name: _mean(nodes, loss) for (name, nodes), loss in zip(seen.items(), losses, strict=True)}
+    return dict.fromkeys(graph.inputs, entry), means
 
 
 def _views(words: Sequence[str]) -> list[_View]:
@@ -116,7 +116,7 @@ def _views(words: Sequence[str]) -> list[_View]:
     return [_View((down, right), shift) for shift in shifts for down, right in itertools.product(*flips)]
 
 
-def _mean(name: str, outputs: list[Node], loss: Loss) -> Node:
+def _mean(outputs: list[Node], loss: Loss) -> Node:
     """Return the mean of the views' outputs, of the kind that the loss takes."""
     count = len(outputs)
 
@@ -133,4 +133,4 @@ def _mean(name: str, outputs: list[Node], loss: Loss) -> Node:
         sums = [total([Activation("sigmoid")(node) for node in nodes]) for nodes in (outputs, others)]
     else:
         text, sums = f"function (S[N, C, ...]) -> (O) {{ O = S / {count}; }}", [total(outputs)]
-    return Contraction(text, name=f"{name}_mean")(sums)
+    return Contraction(text)(sums)

@@ -152,6 +152,33 @@ def test_several_outputs_have_means_of_their_kinds(device: Device) -> None:
     np.testing.assert_allclose(found["size"], np.mean([own["size"] for own in both], axis=0), rtol=1e-4, atol=1e-5)
 
 
+def test_losses_by_the_names_of_outputs(device: Device) -> None:
+    """Of several, and of a single one, whose name stays that of the model's."""
+    entry = layers.Input(3, 9, 7, name="picture")()
+    flat = layers.Flatten()(layers.Conv2D(4, 3, activation="tanh")(entry))
+    kind, size = layers.Dense(5, name="kind")(flat), layers.Dense(1, name="size")(flat)
+    x, sizes = X / np.float32(255), np.random.default_rng(3).standard_normal((len(X), 1)).astype(np.float32)
+    given: dict[str, Any] = {"metrics": {"kind": ["f1"]}, "tta": "flip", "device": device}
+    one = Model(entry, kind)
+    alone = one.evaluate({"picture": x}, {"kind": Y}, loss={"kind": "cross_entropy"}, **given)
+    mean = softmax(one.predict(x, tta="flip", device=device).astype(np.float64))
+    assert alone["loss"] == pytest.approx(-np.log(mean[np.arange(len(X)), Y]).mean(), rel=1e-4)
+    both = Model(entry, {"kind": kind, "size": size})
+    found = both.evaluate(x, {"kind": Y, "size": sizes}, loss={"kind": "cross_entropy", "size": "mse"}, **given)
+    assert [found[f"kind_{name}"] for name in alone] == pytest.approx(list(alone.values()))
+    answers = [both.predict(part, device=device)["size"] for part in (x, np.ascontiguousarray(x[..., ::-1]))]
+    assert found["size_loss"] == pytest.approx(np.mean((np.mean(answers, axis=0) - sizes) ** 2), rel=1e-4)
+
+
+def test_layers_of_a_model_may_have_any_names(device: Device) -> None:
+    names = ["view_1", "contraction_1", "mask_back_1", "mask_mean"]
+    parts = [layers.Conv2D(4, 3, padding=1, activation="tanh", name=name) for name in names]
+    model = Sequential([layers.Input(3, 9, 7), *parts], seed=3)
+    own, mirrored = (model.predict(x, device=device) for x in (X, np.ascontiguousarray(X[..., ::-1])))
+    wanted = (softmax(own.astype(np.float64)) + softmax(mirrored[..., ::-1].astype(np.float64))) / 2
+    np.testing.assert_allclose(model.predict_proba(X, tta="flip", device=device), wanted, rtol=2e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("model", "tta", "message"),
     [
