@@ -261,7 +261,7 @@ class _Run:
         ]
         try:
             check_explains(self.model, "report")
-        except OptionError:  # No layer has positions.
+        except OptionError:  # No layer has positions, or the answer is several numbers.
             return images
         rows = np.array([item.number for item in found.worst])
         some = np.asarray(sources_for(self.model.graph, self.x, "x")[0][rows])

@@ -7,7 +7,7 @@
 Both are gradients of the score of a class, of the network as it predicts: batch norms use their running statistics, and
 nothing is dropped. The score is the output of the class (a logit where the loss takes logits). Where the network gives
 one for each position, it is the sum over the positions that get this class (over all of them, if none does), and for
-boxes the highest cell of the class's heat map.
+boxes the highest cell of the class's heat map. Of numbers (regression) it is one of them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from blobnet.device.device import Device
 from blobnet.errors import OptionError, PlanError, ShapeError, near_matches
 from blobnet.execution.executor import Executor, plan_for
 from blobnet.execution.loader import IndexedReader, Loader
-from blobnet.losses import MeanSquaredError
+from blobnet.losses import Loss, MeanSquaredError
 from blobnet.losses.center_net import BOX_UNITS
-from blobnet.memory.blob import FloatArray
+from blobnet.memory.blob import FloatArray, Shape
 from blobnet.model import Model, check_model
 from blobnet.network.ends import to_dict
 from blobnet.network.graph import Vertex
@@ -135,25 +135,25 @@ class Explanation:
     saliency: FloatArray
 
 
-def check_explains(model: Model, subject: str) -> None:
-    """Raises OptionError, which begins with ``subject``, unless :func:`explain_pictures` takes a model."""
+def check_explains(model: Model, subject: str, classes: Classes = None, output: str | None = None) -> None:
+    """Raises OptionError, which begins with ``subject``, unless :func:`explain_pictures` takes these."""
     entries = model.graph.inputs
     if len(entries) > 1 or model.graph.input.shape.rank != 2:
         shapes = ", ".join(f"{name} {vertex.shape}" for name, vertex in entries.items())
         raise OptionError(subject, "the model must take pictures, and nothing else", inputs=shapes)
-    _layer(_Wanted.of(model, subject, None, None), None)
+    _layer(_Wanted.of(model, subject, classes, output), None)
 
 
 def explain_pictures(
-    model: Model, x: Any, classes: Classes = None, *, device: Device | str | None = None
+    model: Model, x: Any, classes: Classes = None, *, output: str | None = None, device: Device | str | None = None
 ) -> Explanation:
     """Return both kinds of maps for pictures, which are computed together; arguments are as for :func:`grad_cam`.
 
     Raises:
         OptionError: see :func:`check_explains`.
     """
-    check_explains(model, "explain")
-    wanted = _Wanted.of(model, "explain", classes, None)
+    check_explains(model, "explain", classes, output)
+    wanted = _Wanted.of(model, "explain", classes, output)
     vertex, layer = model.graph.input, _layer(wanted, None)
     maps, gradients = [], []
     for _, _, (own, (_, delta)) in wanted.explained(x, [layer, vertex], BATCH_SIZE, device):
@@ -252,6 +252,9 @@ class _Wanted:
         loss = model.loss.get(name) if isinstance(model.loss, dict) else model.loss
         takes_boxes = loss is not None and loss.takes_boxes
         units = outputs[name].shape.units - (BOX_UNITS if takes_boxes else 0)
+        if classes is None and units > 1 and gives_numbers(loss, outputs[name].shape):
+            rule = "of several numbers the model says none: classes must be the number of a unit"
+            raise OptionError(subject, rule, output=outputs[name].shape, loss=loss)
         numbers = None if classes is None else _numbers(classes, model.class_names, units, subject)
         return cls(model, subject, outputs[name], units, takes_boxes, numbers)
 
@@ -301,6 +304,13 @@ class _Wanted:
             own = flat.argmax(axis=1) == said[:, None]
             marks[each, said] = np.where(own.any(axis=1, keepdims=True), own, True)
         return delta
+
+
+def gives_numbers(loss: Loss | None, output: Shape) -> bool:
+    """Return True if an output is made for numbers, and not for classes, labels or boxes."""
+    if loss is None or loss.takes_boxes:
+        return False
+    return loss.scores(np.zeros((1, *output.dimensions), np.float32)) is None
 
 
 def _most_frequent(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -198,7 +198,8 @@ images IMAGE  a picture ({PICTURE_KINDS}; needs Pillow), a .npy array, a folder 
   boxes.json there, in pixels
 --score X  the least score of a box (default: 0.3)
 {_TTA}
---explain DIR  draw into copies of the pictures where the answer comes from: Grad-CAM on the left, saliency on the right
+--explain DIR  draw into copies of the pictures where the answer comes from: Grad-CAM on the left, saliency on the
+  right; of several outputs, or numbers, each in a folder of its own
 {_DEVICE}
 {_PRECISION}
 """,

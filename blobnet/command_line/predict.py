@@ -33,7 +33,7 @@ from blobnet.datasets.source import Source
 from blobnet.datasets.user_data import NPY_SUFFIXES, has_arrays, holds_npy, read_samples
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetError, DataError, FileError, OptionError, counted
-from blobnet.explain import check_explains, explain_pictures, overlay
+from blobnet.explain import check_explains, explain_pictures, gives_numbers, overlay
 from blobnet.files.atomic import check_writable
 from blobnet.losses import CenterNet, CrossEntropy, Loss, MeanSquaredError
 from blobnet.losses.center_net import BOX_UNITS, boxes_of, check_gives_boxes
@@ -131,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
         rule = "for pictures, the model must take images"
         hint = "a .npz, HDF5 or .npy file holds other samples."
         raise OptionError(str(options.file), rule, input=model.graph.input.shape, hint=hint)
-    _check_folders(inputs, options)
+    _check_folders(inputs, heads, options)
     device = Device(device_of_rank(world, options.device))
     answering = model
     if options.tta:  # Means of outputs, where nothing is known of them.
@@ -144,7 +144,7 @@ def run(options: argparse.Namespace) -> int:
             pass
         return int(bool(failures))
     if options.explain:
-        batches = _drawing(batches, options.explain, model, device)
+        batches = _drawing(batches, _drawings(heads, options.explain), model, device)
     if options.masks:
         count = _write_masks(batches, options.masks)
     elif options.boxes:
@@ -191,9 +191,7 @@ def _check_outputs(model: Model, heads: Sequence[_Head], options: argparse.Names
             if name != other and getattr(options, other) and getattr(options, name):
                 raise OptionError(f"--{name}", f"it goes without --{other}")
     if options.explain:
-        check_explains(model, "--explain")
-        if options.explain in (options.masks, options.boxes):
-            raise OptionError("--explain", "it must name a folder of its own", folder=options.explain)
+        _check_drawings(model, heads, options)
     if options.boxes:
         if options.masks or len(heads) > 1:
             rule = "it goes without --masks, and the model must have one output"
@@ -218,6 +216,14 @@ def _check_outputs(model: Model, heads: Sequence[_Head], options: argparse.Names
                 hint = "--boxes DIR draws and lists the boxes that it gives."
             own = {"output": head.shape} if len(heads) == 1 else {"output": head.name, "shape": head.shape}
             raise OptionError(str(options.file), rule, **own, hint=hint)
+
+
+def _check_drawings(model: Model, heads: Sequence[_Head], options: argparse.Namespace) -> None:
+    """Raises OptionError unless drawings of all answers can be made, into a folder of their own."""
+    for _, number, unit in _drawings(heads, options.explain):
+        check_explains(model, "--explain", unit, heads[number].name)
+    if options.explain in (options.masks, options.boxes):
+        raise OptionError("--explain", "it must name a folder of its own", folder=options.explain)
 
 
 def _check_paths(options: argparse.Namespace, written: Mapping[str, Path | None]) -> None:
@@ -397,10 +403,12 @@ def _described(said: _Said, top: int) -> str:
 # -- masks -------------------------------------------------------------------------------------------------------------
 
 
-def _check_folders(inputs: list[_Input], options: argparse.Namespace) -> None:
-    for option, what in (("masks", "mask"), ("boxes", "drawing"), ("explain", "drawing")):
+def _check_folders(inputs: list[_Input], heads: Sequence[_Head], options: argparse.Namespace) -> None:
+    for option, what in (("masks", "mask"), ("boxes", "drawing")):
         if folder := getattr(options, option):
             _check_folder(inputs, folder, f"--{option}", what)
+    for folder, *_ in _drawings(heads, options.explain) if options.explain else ():
+        _check_folder(inputs, folder, "--explain", "drawing")
 
 
 def _check_folder(inputs: list[_Input], folder: Path, option: str, what: str) -> None:
@@ -462,23 +470,41 @@ def _write_boxes(batches: Iterable[_Batch], options: argparse.Namespace, model: 
 # -- explanations ------------------------------------------------------------------------------------------------------
 
 
-def _drawing(batches: Iterable[_Batch], folder: Path, model: Model, device: Device) -> Iterator[_Batch]:
-    """Yield the batches, and draw for each picture what its answer comes from: Grad-CAM, and saliency beside it."""
+#: What is drawn of each picture: into which folder, of which output, and of which unit; None: the class that is said.
+_Drawing: TypeAlias = tuple[Path, int, int | None]
+
+
+def _drawings(heads: Sequence[_Head], folder: Path) -> list[_Drawing]:
+    """The drawings of each picture: of several outputs, and of several numbers, each has a folder of its own."""
+    found: list[_Drawing] = []
+    for number, head in enumerate(heads):
+        own = folder / head.name if len(heads) > 1 else folder
+        if head.shape.units > 1 and gives_numbers(head.loss, head.shape):
+            found += [(own / str(unit), number, unit) for unit in range(head.shape.units)]
+        else:
+            found.append((own, number, None))
+    return found
+
+
+def _drawing(batches: Iterable[_Batch], drawings: Sequence[_Drawing], model: Model, device: Device) -> Iterator[_Batch]:
+    """Yield the batches, and draw for each picture what its answers come from: Grad-CAM, and saliency beside it."""
+    names = list(model.graph.outputs)
     shape = model.graph.input.shape.dimensions
     for samples, outputs in batches:
         x = [
             read_image(each.name, shape) if each.samples is None else _sample(each.samples, number)
             for each, number in samples
         ]
-        with World.alone():
+        for folder, output, unit in drawings:
             # The answer that is printed, which may be that of several views.
-            said = outputs[0].argmax(axis=1) if outputs[0].ndim == 2 else None
-            found = explain_pictures(model, np.stack(x), said, device=device)
-        for (each, number), sample, *maps in zip(samples, x, found.maps, found.saliency, strict=True):
-            is_picture = each.samples is None and Path(each.name).suffix.lower() != ".npy"
-            planes = read_picture(Path(each.name)) if is_picture else sample
-            drawn = [overlay(planes[None], own[None])[0] for own in maps]
-            save_picture(_place(folder / each.mask_of(number)), np.concatenate(drawn, axis=1))
+            said = outputs[output].argmax(axis=1) if unit is None and outputs[output].ndim == 2 else unit
+            with World.alone():
+                found = explain_pictures(model, np.stack(x), said, output=names[output], device=device)
+            for (each, number), sample, *maps in zip(samples, x, found.maps, found.saliency, strict=True):
+                is_picture = each.samples is None and Path(each.name).suffix.lower() != ".npy"
+                planes = read_picture(Path(each.name)) if is_picture else sample
+                drawn = [overlay(planes[None], own[None])[0] for own in maps]
+                save_picture(_place(folder / each.mask_of(number)), np.concatenate(drawn, axis=1))
         yield samples, outputs
 
 

@@ -398,6 +398,29 @@ def test_predict_draws_where_answers_come_from(run, trained, images) -> None:
     assert json_too.out == "1 picture; saved a.json and said\n"
 
 
+def test_predict_draws_each_output_and_each_number(run, images) -> None:
+    """As Python explains them: of classes the one that is said, of numbers every one."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    entry = bn.layers.Input(1, 8, 8)()
+    flat = bn.layers.Flatten()(bn.layers.Conv2D(4, 3, activation="tanh")(entry))
+    kind, size = bn.layers.Dense(3)(flat), bn.layers.Dense(2)(flat)
+    model, numbers = bn.Model(entry, {"kind": kind, "size": size}, seed=1), bn.Model(entry, size, seed=2)
+    model.loss = {"kind": bn.losses.CrossEntropy(), "size": bn.losses.MeanSquaredError()}
+    numbers.loss = bn.losses.MeanSquaredError()
+    x = np.load(images[0])[None]
+    folders = {"kind": {"output": "kind"}, **{f"size/{unit}": {"output": "size", "classes": unit} for unit in range(2)}}
+    for own, drawings in ((model, folders), (numbers, {f"{unit}": {"classes": unit} for unit in range(2)})):
+        own.save("own.h5")
+        target = Path(f"said {len(drawings)}")
+        assert run("predict", "own.h5", images[0], "--npz", "a.npz", "--explain", target).status == 0
+        found = {path.parent.relative_to(target).as_posix(): path for path in target.rglob("*.png")}
+        assert found.keys() == drawings.keys()
+        for folder, given in drawings.items():
+            maps = bn.explain.grad_cam(own, x, **given), bn.explain.saliency(own, x, **given)
+            wanted = np.concatenate([bn.explain.overlay(x, map_)[0] for map_ in maps], axis=1)
+            np.testing.assert_allclose(np.asarray(image.open(found[folder])), wanted, atol=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

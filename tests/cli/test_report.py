@@ -160,7 +160,7 @@ def test_numbers_have_their_answers_over_the_truth(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.corrcoef(up, model.predict(x)[:, 0])[0, 1], -1, atol=1e-2)
     worst = worst_mistakes(model, x, y, count=2)
     assert all(f"<{item.number}>.png" in found.texts["mistakes"] for item in worst.worst)
-    assert len(found.images["mistakes"]) == 6
+    assert len(found.images["mistakes"]) == 2  # Several numbers are not one answer that came from somewhere.
 
 
 def test_several_labels_have_their_precision(tmp_path: Path) -> None:

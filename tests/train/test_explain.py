@@ -152,6 +152,20 @@ def test_one_of_several_outputs(device: Device) -> None:
         bn.explain.grad_cam(model, x, output="q")
 
 
+def test_numbers_are_explained_one_by_one(device: Device) -> None:
+    """A number is its own score; the largest of several is no answer."""
+    model, x = bn.Sequential([layers.Input(4), layers.Dense(3, name="d")], seed=2), np.ones((2, 4), np.float32)
+    model.loss = bn.losses.MeanSquaredError()
+    found = bn.explain.saliency(model, x, 1, device=device)
+    np.testing.assert_allclose(found, model.weights["d/weight"][[1, 1]], rtol=1e-6)
+    rule = r"saliency: of several numbers the model says none: classes must be the number of a unit\. .*output=\(3\)"
+    with pytest.raises(OptionError, match=rule):
+        bn.explain.saliency(model, x, device=device)
+    one = bn.Sequential([layers.Input(4), layers.Dense(1, name="d")], seed=2)
+    one.loss = bn.losses.MeanSquaredError()
+    np.testing.assert_allclose(bn.explain.saliency(one, x, device=device), one.weights["d/weight"][[0, 0]], rtol=1e-6)
+
+
 @pytest.mark.parametrize(("own", "size"), [((4, 3), (13, 10)), ((7, 5), (3, 5)), ((1, 1), (2, 3))])
 def test_maps_are_scaled_as_pytorch_scales(own: tuple[int, int], size: tuple[int, int]) -> None:
     torch = pytest.importorskip("torch")
