@@ -1,11 +1,69 @@
-"""The blocks that several of the networks are made of."""
+"""The blocks that several of the networks are made of, and families of networks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+import blobnet as bn
 from blobnet import layers
 from blobnet.memory.windows import Padding
+
+
+class Network(Protocol):
+    """A function that returns a model."""
+
+    def __call__(
+        self,
+        input_shape: Sequence[int] = ...,
+        classes: int = ...,
+        class_names: Sequence[str] = (),
+        seed: int = 0,
+        *,
+        pretrained: str | None = None,
+    ) -> bn.Model:
+        """Build the network."""
+
+
+def member(
+    build: Callable[..., bn.Model],
+    name: str,
+    text: str,
+    *settings: object,
+    input_shape: Sequence[int] = (3, 224, 224),
+    classes: int = 1000,
+) -> Network:
+    """A network of a family.
+
+    Args:
+        build: makes any of them: it takes what a network takes, and then ``settings``.
+        name: of this one.
+        text: what it is.
+        settings: of this one.
+        input_shape: its default.
+        classes: its default.
+    """
+
+    def network(
+        input_shape: Sequence[int] = input_shape,
+        classes: int = classes,
+        class_names: Sequence[str] = (),
+        seed: int = 0,
+    ) -> bn.Model:
+        return build(input_shape, classes, class_names, seed, *settings)
+
+    network.__name__ = network.__qualname__ = name
+    network.__module__ = build.__module__
+    network.__doc__ = f"""{text}
+
+    Args:
+        input_shape: (units, height, width) of a sample.
+        classes: logits at the end.
+        class_names: their names.
+        seed: of the initial weights.
+    """
+    return network  # type: ignore[return-value]  # blobnet.models adds pretrained.
 
 
 @dataclass(frozen=True)

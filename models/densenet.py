@@ -10,38 +10,10 @@ from collections.abc import Sequence
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import classifier
+from blobnet.models.blocks import Network, classifier, member
 
 #: The 1x1 convolution before each 3x3 one has this many times its filters.
 BOTTLENECK = 4
-
-
-def densenet121(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """DenseNet-121: a 7x7 stem, blocks of 6, 12, 24 and 16 layers that add 32 units each, and a global average.
-
-    Args:
-        input_shape: (units, height, width) of a sample, with sides of at least 29.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _densenet(input_shape, classes, class_names, seed, 32, (6, 12, 24, 16))
-
-
-def densenet161(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """DenseNet-161: as :func:`densenet121`, with blocks of 6, 12, 36 and 24 layers that add 48 units each.
-
-    Args:
-        input_shape: (units, height, width) of a sample, with sides of at least 29.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _densenet(input_shape, classes, class_names, seed, 48, (6, 12, 36, 24))
 
 
 def _densenet(
@@ -79,3 +51,13 @@ def _densenet(
 def _activated(node: layers.Node, name: str) -> layers.Node:
     node = layers.BatchNorm(name=f"{name}_norm")(node)
     return layers.Activation("relu", name=f"{name}_relu")(node)
+
+
+def _member(growth: int, counts: tuple[int, int, int, int]) -> Network:
+    depth = 2 * sum(counts) + 5  # A stem, two convolutions a layer, one between blocks, and the last layer.
+    text = "A 7x7 stem, blocks of {}, {}, {} and {} layers that add {} units each, and a global average.\n\n"
+    text += "    The sides of a sample are at least 29."
+    return member(_densenet, f"densenet{depth}", text.format(*counts, growth), growth, counts)
+
+
+densenet121, densenet161 = _member(32, (6, 12, 24, 16)), _member(48, (6, 12, 36, 24))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import basic_block, classifier, convolution, linear, residual
+from blobnet.models.blocks import Network, basic_block, classifier, convolution, linear, member, residual
 
 #: The output of a bottleneck block has this many times the units of its 3x3 convolution.
 EXPANSION = 4
@@ -14,67 +14,6 @@ EXPANSION = 4
 _SHORTCUT = """function (I[N, C, Y, X]) -> (O) {
   O[n, c + (F - C)/2, y, x : N, F, (Y + 1)/2, (X + 1)/2] = +(I[n, c, 2*y, 2*x]);
 }"""
-
-
-def resnet18(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """A 7x7 stem, four stages of 2 basic blocks with 64 to 512 units, and a global average.
-
-    Where a stage halves the planes, the shortcut is a 1x1 convolution (the paper's option B).
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _resnet(input_shape, classes, class_names, seed, basic_block, (2, 2, 2, 2))
-
-
-def resnet34(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """As :func:`resnet18`, with stages of 3, 4, 6 and 3 blocks.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _resnet(input_shape, classes, class_names, seed, basic_block, (3, 4, 6, 3))
-
-
-def resnet50(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """A 7x7 stem, four stages of 3, 4, 6 and 3 bottleneck blocks, and a global average.
-
-    Version 1.5: where a stage halves the planes, the block's 3x3 convolution has the stride; in the paper the 1x1
-    convolution before it has, and skips three quarters of its input. That is also what torchvision's resnet50 does.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _resnet(input_shape, classes, class_names, seed, _bottleneck, (3, 4, 6, 3))
-
-
-def resnet101(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """As :func:`resnet50`, with stages of 3, 4, 23 and 3 blocks.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _resnet(input_shape, classes, class_names, seed, _bottleneck, (3, 4, 23, 3))
 
 
 def resnet8(
@@ -94,37 +33,6 @@ def resnet8(
     for number, units in enumerate((16, 32, 64), start=1):
         node = basic_block(node, units, 1 if number == 1 else 2, f"block{number}")
     return bn.Model(images, classifier(node, classes), class_names=class_names, seed=seed)
-
-
-def resnet20(
-    input_shape: Sequence[int] = (3, 32, 32), classes: int = 10, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """For CIFAR-10: three stages of 3 basic blocks with 16, 32 and 64 units, and a global average.
-
-    Shortcuts have no parameters (the paper's option A): where a stage halves the planes, they take every other row and
-    column, and zeros in place of the units that they do not have, as many before as after.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _small_resnet(input_shape, classes, class_names, seed, 3)
-
-
-def resnet56(
-    input_shape: Sequence[int] = (3, 32, 32), classes: int = 10, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """As :func:`resnet20`, with stages of 9 blocks.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _small_resnet(input_shape, classes, class_names, seed, 9)
 
 
 def _resnet(
@@ -173,3 +81,29 @@ def _small_resnet(
                 node = layers.Contraction(_SHORTCUT, sizes={"F": units}, name=f"{name}_shortcut")(node)
             node = layers.Activation("relu", name=f"{name}_relu")(branch + node)
     return bn.Model(images, classifier(node, classes), class_names=class_names, seed=seed)
+
+
+_LARGE = "A 7x7 stem, four stages of {}, {}, {} and {} {} blocks, and a global average.\n\n    {}"
+_BASIC = """Stages have 64 to 512 units. Where one halves the planes, the shortcut is a 1x1 convolution: the paper's
+    option B."""
+_DEEP = """Version 1.5: where a stage halves the planes, the block's 3x3 convolution has the stride; in the paper the
+    1x1 convolution before it has, and skips three quarters of its input. That is also what torchvision does."""
+_SMALL = """For CIFAR-10: three stages of {} basic blocks with 16, 32 and 64 units, and a global average.
+
+    Shortcuts have no parameters (the paper's option A): where a stage halves the planes, they take every other row and
+    column, and zeros in place of the units that they do not have, as many before as after."""
+
+
+def _large(depth: int, *counts: int, is_deep: bool) -> Network:
+    text = _LARGE.format(*counts, *(("bottleneck", _DEEP) if is_deep else ("basic", _BASIC)))
+    return member(_resnet, f"resnet{depth}", text, _bottleneck if is_deep else basic_block, counts)
+
+
+def _small(depth: int, count: int) -> Network:
+    text = _SMALL.format(count)
+    return member(_small_resnet, f"resnet{depth}", text, count, input_shape=(3, 32, 32), classes=10)
+
+
+resnet18, resnet34 = _large(18, 2, 2, 2, 2, is_deep=False), _large(34, 3, 4, 6, 3, is_deep=False)
+resnet50, resnet101 = _large(50, 3, 4, 6, 3, is_deep=True), _large(101, 3, 4, 23, 3, is_deep=True)
+resnet20, resnet56 = _small(20, 3), _small(56, 9)

@@ -7,126 +7,15 @@ batch norms, and biases before them, as torchvision's weights want it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import blobnet as bn
 from blobnet import layers
+from blobnet.models.blocks import Network, member
 
-#: Convolutions of each stage, and their units.
-A, B, D, E = (1, 1, 2, 2, 2), (2, 2, 2, 2, 2), (2, 2, 3, 3, 3), (2, 2, 4, 4, 4)
+#: Convolutions of each stage of a configuration, and the units of the stages.
+CONFIGURATIONS = {"A": (1, 1, 2, 2, 2), "B": (2, 2, 2, 2, 2), "D": (2, 2, 3, 3, 3), "E": (2, 2, 4, 4, 4)}
 UNITS = (64, 128, 256, 512, 512)
-
-
-def vgg11(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """Configuration A: 8 convolutions.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _vgg(input_shape, classes, class_names, seed, A, has_norms=False)
-
-
-def vgg11_bn(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """Configuration A: 8 convolutions, each with a batch norm.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _vgg(input_shape, classes, class_names, seed, A, has_norms=True)
-
-
-def vgg13(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """Configuration B: 10 convolutions.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _vgg(input_shape, classes, class_names, seed, B, has_norms=False)
-
-
-def vgg13_bn(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """Configuration B: 10 convolutions, each with a batch norm.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _vgg(input_shape, classes, class_names, seed, B, has_norms=True)
-
-
-def vgg16(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """Configuration D: 13 convolutions.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _vgg(input_shape, classes, class_names, seed, D, has_norms=False)
-
-
-def vgg16_bn(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """Configuration D: 13 convolutions, each with a batch norm.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _vgg(input_shape, classes, class_names, seed, D, has_norms=True)
-
-
-def vgg19(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """Configuration E: 16 convolutions.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _vgg(input_shape, classes, class_names, seed, E, has_norms=False)
-
-
-def vgg19_bn(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """Configuration E: 16 convolutions, each with a batch norm.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return _vgg(input_shape, classes, class_names, seed, E, has_norms=True)
 
 
 def _vgg(
@@ -135,7 +24,6 @@ def _vgg(
     class_names: Sequence[str],
     seed: int,
     counts: Sequence[int],
-    *,
     has_norms: bool,
 ) -> bn.Model:
     chain: list[layers.Layer] = [layers.Input(*input_shape, name="input")]
@@ -154,3 +42,15 @@ def _vgg(
         chain.append(layers.Dropout(0.5, name=f"dropout{number}"))
     chain.append(layers.Dense(classes, name="logits"))
     return bn.Sequential(chain, class_names=class_names, seed=seed)
+
+
+def _family(*, has_norms: bool) -> Iterator[Network]:
+    """The networks of all configurations, each called by its layers with weights."""
+    for letter, counts in CONFIGURATIONS.items():
+        name = f"vgg{sum(counts) + 3}{'_bn' if has_norms else ''}"
+        text = f"Configuration {letter}: {sum(counts)} convolutions{', each with a batch norm' if has_norms else ''}."
+        yield member(_vgg, name, text, counts, has_norms)
+
+
+vgg11, vgg13, vgg16, vgg19 = _family(has_norms=False)
+vgg11_bn, vgg13_bn, vgg16_bn, vgg19_bn = _family(has_norms=True)
