@@ -6,20 +6,11 @@ import math
 from collections.abc import Callable, Mapping
 
 from blobnet.contraction.form import Affine, Apply, Expression, Number, Position
+from blobnet.contraction.functions import COMPARISONS, FUNCTIONS
 from blobnet.contraction.table import Load, Value
 
-#: Functions that OpenCL C has under these names.
-_SAME_NAME = ("ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "pow", "sin", "sqrt", "tanh")
-_OTHER_NAME = {"abs": "fabs", "round": "rint"}
-_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}
-_COMPARISONS = {
-    "less": "<",
-    "less_equal": "<=",
-    "greater": ">",
-    "greater_equal": ">=",
-    "equal": "==",
-    "not_equal": "!=",
-}
+#: Functions that OpenCL C has under other names.
+_NAMES = {"abs": "fabs", "round": "rint"}
 #: How often a function's text repeats an argument, which then has to be a name.
 _REPEATS = ("max", "min", "same")
 
@@ -94,24 +85,20 @@ class Text:
         if name == "select":
             condition, chosen, otherwise = arguments
             return f"({self.condition(condition)} ? {self.of(chosen)} : {self.of(otherwise)})"
-        if name in _COMPARISONS or name == "same":
+        if name in (*COMPARISONS, "same"):
             one, zero = self.of(Number(1.0)), self.of(Number(0.0))
             return f"({self.condition(Apply(name, arguments))} ? {one} : {zero})"
         texts = [self.named(part) if name in _REPEATS else self.of(part) for part in arguments]
-        if name in _OPERATORS:
-            return f"({texts[0]} {_OPERATORS[name]} {texts[1]})"
+        symbol = FUNCTIONS[name].symbol
+        if symbol:
+            return f"({f' {symbol} '.join(texts)})" if len(texts) > 1 else f"({symbol}{texts[0]})"
         if name in ("max", "min"):
             return larger(texts[0], texts[1], "<=" if name == "max" else ">=")
         if name == "detach":
             return texts[0]
-        if name == "negate":
-            return f"(-{texts[0]})"
-        if name in _OTHER_NAME:
-            return f"{_OTHER_NAME[name]}({texts[0]})"
         if name == "sigmoid":
             return f"({self.of(Number(1.0))} / ({self.of(Number(1.0))} + exp(-{texts[0]})))"
-        assert name in _SAME_NAME, name
-        return f"{name}({', '.join(texts)})"
+        return f"{_NAMES.get(name, name)}({', '.join(texts)})"
 
     def named(self, expression: Expression) -> str:
         """A name, or a text as short."""
@@ -121,9 +108,9 @@ class Text:
     def condition(self, expression: Expression) -> str:
         """Return a condition as ``?`` takes it: for vectors, lanes of -1 and 0."""
         if isinstance(expression, Apply):
-            if expression.function in _COMPARISONS:
+            if expression.function in COMPARISONS:
                 a, b = map(self.of, expression.arguments)
-                return f"({a} {_COMPARISONS[expression.function]} {b})"
+                return f"({a} {FUNCTIONS[expression.function].symbol} {b})"
             if expression.function == "same":
                 a, b = map(self.named, expression.arguments)
                 value, kept = expression.arguments

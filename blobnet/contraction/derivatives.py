@@ -12,9 +12,10 @@ at others, and the product of the other terms for a product (never the product d
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from blobnet.contraction import ranges
 from blobnet.contraction.form import (
@@ -31,6 +32,7 @@ from blobnet.contraction.form import (
     apply,
     unused,
 )
+from blobnet.contraction.functions import COMPARISONS
 from blobnet.errors import OptionError
 
 ZERO, ONE = Number(0.0), Number(1.0)
@@ -203,28 +205,18 @@ class _Differentiation:
         return Read(tensor, here)
 
 
-_COMPARISONS = {
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-}
-
-
 def _taken(box: dict[str, range], value: Expression) -> tuple[dict[str, range], Expression]:
     """The part of a box in which one index chooses a term that is 0 elsewhere, and the term: what is 0 is not read."""
     if not isinstance(value, Apply) or value.function != "select":
         return box, value
     condition, *terms = value.arguments
-    if not isinstance(condition, Apply) or condition.function not in _COMPARISONS or ZERO not in terms:
+    if not isinstance(condition, Apply) or condition.function not in COMPARISONS or ZERO not in terms:
         return box, value
     place, bound = condition.arguments
     if not isinstance(place, Position) or not isinstance(bound, Number) or len(place.form.indexes) != 1:
         return box, value
     (name,) = place.form.indexes
-    compare, is_first = _COMPARISONS[condition.function], terms[1] == ZERO
+    compare, is_first = getattr(np, condition.function), terms[1] == ZERO
     found = [
         number
         for number in box[name]

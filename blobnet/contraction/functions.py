@@ -62,3 +62,5 @@ FUNCTIONS = {
     "sqrt": ScalarFunction(1, keeps_zero=True, tame=False),
     "tanh": ScalarFunction(1, keeps_zero=True),
 }
+#: The names of those that give 1 or 0 and have an operator.
+COMPARISONS = tuple(name for name, facts in FUNCTIONS.items() if facts.symbol and not facts.flops)

@@ -26,6 +26,7 @@ from blobnet.contraction.form import (
     Read,
     Statement,
 )
+from blobnet.contraction.functions import FUNCTIONS
 
 Array = npt.NDArray[np.float64]
 Points = dict[str, npt.NDArray[np.int64]]
@@ -51,39 +52,20 @@ def _select(condition: Array, a: Array, b: Array) -> Array:
     return np.where(condition != 0, a, b)
 
 
-COMPUTE: dict[str, Callable[..., npt.ArrayLike]] = {
-    "add": np.add,
-    "subtract": np.subtract,
-    "multiply": np.multiply,
-    "divide": np.divide,
+#: The functions that NumPy does not have, or has under other names.
+_OTHERS: dict[str, Callable[..., npt.ArrayLike]] = {
     "negate": np.negative,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "greater": np.greater,
-    "greater_equal": np.greater_equal,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
     "same": _same,
     "select": _select,
-    "abs": np.abs,
-    "ceil": np.ceil,
-    "cos": np.cos,
     "detach": np.positive,
     "erf": _erf,
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "floor": np.floor,
-    "log": np.log,
-    "log1p": np.log1p,
     "max": np.maximum,
     "min": np.minimum,
     "pow": np.power,
     "round": np.rint,
     "sigmoid": _sigmoid,
-    "sin": np.sin,
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
 }
+COMPUTE = {name: _OTHERS.get(name) or getattr(np, name) for name in FUNCTIONS}
 _AGGREGATE = {"+": np.add, "*": np.multiply, ">": np.maximum, "<": np.minimum, "=": np.add}
 
 

@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from blobnet.contraction.form import NEUTRAL
-from blobnet.contraction.functions import FUNCTIONS
+from blobnet.contraction.functions import COMPARISONS, FUNCTIONS
 from blobnet.errors import ContractionError, near_matches
 
 AGGREGATIONS = tuple(symbol for symbol in NEUTRAL if symbol != "=")
 BINARY = {facts.symbol: name for name, facts in FUNCTIONS.items() if facts.symbol and facts.arguments == 2}
-COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+COMPARING = tuple(FUNCTIONS[name].symbol for name in COMPARISONS)
 CALLABLE = {name for name, facts in FUNCTIONS.items() if not facts.symbol} - {"same", "select"}
 _TOKEN = re.compile(
     r"(?P<blank>\s+|\#[^\n]*)|(?P<number>(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)"
@@ -305,9 +305,9 @@ class _Parser:
 
     def comparison(self) -> Node:
         value = self.sum()
-        if symbol := self.accept(*COMPARISONS):
+        if symbol := self.accept(*COMPARING):
             value = self.call(BINARY[symbol], value, self.sum())
-            if self.token.text in COMPARISONS:
+            if self.token.text in COMPARING:
                 raise self.fail("comparisons do not chain")
         return value
 

@@ -27,40 +27,12 @@ from blobnet.contraction.form import (
     Statement,
     Tensor,
 )
+from blobnet.contraction.functions import COMPARISONS
 from blobnet.errors import OptionError
 from blobnet.onnx.place import Place
 
-#: The operators that are a function; of comparisons, before they are made numbers.
-_OPERATORS = {
-    "add": "Add",
-    "subtract": "Sub",
-    "multiply": "Mul",
-    "divide": "Div",
-    "negate": "Neg",
-    "abs": "Abs",
-    "ceil": "Ceil",
-    "cos": "Cos",
-    "detach": "Identity",
-    "erf": "Erf",
-    "exp": "Exp",
-    "floor": "Floor",
-    "log": "Log",
-    "max": "Max",
-    "min": "Min",
-    "pow": "Pow",
-    "round": "Round",
-    "sigmoid": "Sigmoid",
-    "sin": "Sin",
-    "sqrt": "Sqrt",
-    "tanh": "Tanh",
-}
-_COMPARISONS = {
-    "less": "Less",
-    "less_equal": "LessOrEqual",
-    "greater": "Greater",
-    "greater_equal": "GreaterOrEqual",
-    "equal": "Equal",
-}
+#: The operators that have not the name of their function.
+_OPERATORS = {"subtract": "Sub", "multiply": "Mul", "divide": "Div", "negate": "Neg", "detach": "Identity"}
 _AGGREGATIONS = {"+": "ReduceSum", "*": "ReduceProd", ">": "ReduceMax", "<": "ReduceMin"}
 #: ONNX's numbers for types.
 _FLOAT, _BOOL = 1, 9
@@ -137,19 +109,17 @@ class _Nodes:
             return place.constant(self._numbers(expression.form).astype(np.float32))
         assert isinstance(expression, Apply)
         name, values = expression.function, list(map(self._value, expression.arguments))
-        if name in _OPERATORS:
-            return place.node(_OPERATORS[name], *values)
-        if name in _COMPARISONS:
-            return place.node("Cast", place.node(_COMPARISONS[name], *values), to=_FLOAT)
         if name == "not_equal":
             return place.node("Cast", place.node("Not", place.node("Equal", *values)), to=_FLOAT)
         if name == "select":
             return place.node("Where", place.node("Cast", values[0], to=_BOOL), *values[1:])
-        one = place.constant(1.0)
         if name == "expm1":
-            return place.node("Sub", place.node("Exp", *values), one)
-        assert name == "log1p", name
-        return place.node("Log", place.node("Add", *values, one))
+            return place.node("Sub", place.node("Exp", *values), place.constant(1.0))
+        if name == "log1p":
+            return place.node("Log", place.node("Add", *values, place.constant(1.0)))
+        # "less_equal" is LessOrEqual.
+        value = place.node(_OPERATORS.get(name, name.title().replace("_", "Or")), *values)
+        return place.node("Cast", value, to=_FLOAT) if name in COMPARISONS else value
 
     def _axes(self, read: Read) -> list[str]:
         """The indexes that a tensor's axes move with; those that stand still have none."""
