@@ -14,13 +14,13 @@ from functools import lru_cache
 
 from blobnet.contraction import costs
 from blobnet.contraction.derivatives import filled
-from blobnet.contraction.form import Apply, Expression, Number, Program, Read, Tensor, unused
+from blobnet.contraction.form import Apply, Expression, Number, Program, Read, Tensor, rewritten, unused
 from blobnet.contraction.layout import Layout
 from blobnet.contraction.lowering import LoweredProgram, Place, Step, grouped, lower, needed_halos
 from blobnet.contraction.schedule import Schedule, prepared
 from blobnet.contraction.search import best_schedule
 from blobnet.contraction.source import program_text
-from blobnet.contraction.table import Load, Table, Value, loads_of, rewritten
+from blobnet.contraction.table import Load, Table, Value, loads_of
 from blobnet.errors import KernelError, ShapeError
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, group_size

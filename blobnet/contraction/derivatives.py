@@ -30,6 +30,7 @@ from blobnet.contraction.form import (
     Statement,
     Tensor,
     apply,
+    rewritten,
     unused,
 )
 from blobnet.contraction.functions import COMPARISONS
@@ -192,7 +193,7 @@ class _Differentiation:
         forms = {name: Affine.index(other) for name, other in renamed.items()}
         spans = tuple(statement.ranges) + tuple((renamed[name], box[name]) for name in again)
         same_cell = [Constraint(form - form.substitute(forms), 1) for form in output.map]
-        other_terms = [Constraint(bound.form.substitute(forms), bound.size) for bound in statement.constraints]
+        other_terms = [bound.substitute(forms) for bound in statement.constraints]
         constraints = [*statement.constraints, *other_terms, *same_cell]
         shape = tuple(len(span) for span in box.values())
         tensor = self.new(f"others_{output.tensor.name}", shape)
@@ -277,13 +278,13 @@ def _place(names: Iterable[str], box: dict[str, range]) -> Affine:
 
 def substituted(expression: Expression, forms: dict[str, Affine]) -> Expression:
     """The expression with other forms in place of some of its indexes."""
-    if isinstance(expression, Position):
-        return Position(expression.form.substitute(forms))
-    if isinstance(expression, Read):
-        return Read(expression.tensor, tuple(form.substitute(forms) for form in expression.map))
-    if isinstance(expression, Apply):
-        return Apply(expression.function, tuple(substituted(part, forms) for part in expression.arguments))
-    return expression
+
+    def change(node: Expression) -> Expression | None:
+        if isinstance(node, Position):
+            return Position(node.form.substitute(forms))
+        return node.substitute(forms) if isinstance(node, Read) else None
+
+    return rewritten(expression, change)
 
 
 # Element-wise derivatives

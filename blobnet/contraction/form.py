@@ -22,7 +22,7 @@ What holds in every statement that :mod:`blobnet.contraction.binding`, ``derivat
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from blobnet.contraction.functions import FUNCTIONS
@@ -128,6 +128,10 @@ class Constraint:
     form: Affine
     size: int
 
+    def substitute(self, forms: Mapping[str, Affine]) -> Constraint:
+        """The constraint with other forms in place of some of the indexes."""
+        return Constraint(self.form.substitute(forms), self.size)
+
     def __str__(self) -> str:
         return f"{self.form} < {self.size}"
 
@@ -216,6 +220,10 @@ class Read(Expression):
         """The constraints that the element is inside the tensor: one an axis."""
         return tuple(map(Constraint, self.map, self.tensor.shape))
 
+    def substitute(self, forms: Mapping[str, Affine]) -> Read:
+        """The element with other forms in place of some of the indexes."""
+        return Read(self.tensor, tuple(form.substitute(forms) for form in self.map))
+
     def __str__(self) -> str:
         return f"{self.tensor.name}[{', '.join(map(str, self.map))}]"
 
@@ -249,6 +257,16 @@ Operand = Expression | Affine | float
 def apply(function: str, *arguments: Operand) -> Apply:
     """A function of :data:`blobnet.contraction.functions.FUNCTIONS`: ``apply("exp", x)``."""
     return Apply(function, tuple(map(_expression, arguments)))
+
+
+def rewritten(expression: Expression, change: Callable[[Expression], Expression | None]) -> Expression:
+    """The expression with what ``change`` gives in place of those parts for which it gives anything."""
+    changed = change(expression)
+    if changed is not None:
+        return changed
+    if isinstance(expression, Apply):
+        return Apply(expression.function, tuple(rewritten(part, change) for part in expression.arguments))
+    return expression
 
 
 def _expression(operand: Operand) -> Expression:

@@ -20,6 +20,7 @@ from blobnet.contraction.form import (
     Read,
     Statement,
     Tensor,
+    rewritten,
     unused,
 )
 from blobnet.contraction.fusion import Fused, fuse
@@ -47,12 +48,10 @@ from blobnet.contraction.table import (
     Store,
     Table,
     Value,
-    changed_forms,
     covers,
     flatten,
     loads_of,
     part_of,
-    rewritten,
     zeros_of,
 )
 from blobnet.errors import ContractionError
@@ -217,15 +216,7 @@ def _in_place(tables: Sequence[Table], output: str, source: str) -> list[Table]:
         rule = f"it may lie over {source} only where that is read for the same cell alone, before it is written"
         raise ContractionError(f"contraction {output}", rule, hint="give it memory of its own.")
 
-    def renamed(expression: Expression) -> Expression:
-        return changed_forms(
-            expression,
-            lambda form: form,
-            lambda operand: replace(operand, name=output) if operand.name == source else operand,
-        )
-
-    stores = tuple(Store(store.operand, renamed(store.expression)) for store in last.stores)
-    changed = replace(last, expression=renamed(last.expression), stores=stores)
+    changed = last.changed(operand=lambda old: replace(old, name=output) if old.name == source else old)
     return [changed if table is last else table for table in tables]
 
 
@@ -500,20 +491,26 @@ def split_depth(table: Table, product: Product, parts: int, own: Buffers) -> tup
         size *= table.extents[name]
     length = part_steps(table, product, parts) * product.step
     bound = Constraint(place - Affine.index(part) * length, length)
-    outputs = (Index(part, parts, True), *table.outputs)
+    return _in_parts(table, replace(table, constraints=(bound,)), part, parts, own)
+
+
+def _in_parts(table: Table, first: Table, part: str, parts: int, own: Buffers) -> tuple[Table, Table]:
+    """Two tables for one: ``first``, as the output index ``part`` splits it, for partial results; and sums of these."""
+    outputs = (Index(part, parts, True), *(replace(index, period=0, kept=0) for index in table.outputs))
     target = _dense(own, outputs, table)
     first = replace(
-        table,
-        indexes=(*outputs, *table.reductions),
-        constraints=(bound,),
+        first,
+        indexes=(*outputs, *first.reductions),
         stores=(Store(target, Value()),),
         accumulates=False,
         covers=True,
+        has_slack=False,
     )
     second = replace(
         table,
         indexes=(*table.outputs, Index(part, parts, False)),
         expression=Load(target),
+        constraints=table.cell_constraints,
         sample=table.sample_cell,
     )
     return first, second
@@ -562,28 +559,10 @@ def split(table: Table, name: str, parts: int, own: Buffers) -> tuple[Table, Tab
     parts = -(-whole // extent)
     part = part_of(name, PIECE)
     forms = {name: Affine.index(name) + Affine.index(part) * extent}
-
-    def operand(old: Operand) -> Operand:
-        return old.with_axes([(stride, form.substitute(forms)) for stride, form in old.axes])
-
-    expression = changed_forms(table.expression, lambda form: form.substitute(forms), operand)
-    outputs = [Index(part, parts, True), *(replace(index, period=0, kept=0) for index in table.outputs)]
-    place = _dense(own, outputs, table)
-    reductions = [replace(index, extent=extent) if index.name == name else index for index in table.reductions]
-    constraints = tuple(replace(bound, form=bound.form.substitute(forms)) for bound in table.constraints)
-    if parts * extent > whole:
-        constraints += (Constraint(forms[name], whole),)
-    sample = table.sample and table.sample.substitute(forms)
-    stores = (Store(place, Value()),)
-    first = Table((*outputs, *reductions), table.aggregation, expression, constraints, stores, False, True, sample)
-    second = replace(
-        table,
-        indexes=(*table.outputs, Index(part, parts, False)),
-        expression=Load(place),
-        constraints=table.cell_constraints,
-        sample=table.sample_cell,
-    )
-    return first, second
+    first = table.changed(lambda form: form.substitute(forms))
+    indexes = tuple(replace(index, extent=extent) if index.name == name else index for index in table.indexes)
+    constraints = first.constraints + ((Constraint(forms[name], whole),) if parts * extent > whole else ())
+    return _in_parts(table, replace(first, indexes=indexes, constraints=constraints), part, parts, own)
 
 
 @dataclass(frozen=True)

@@ -89,12 +89,12 @@ def _solved(statement: Statement, axis: int, own: frozenset[str]) -> list[tuple[
 
 def _changed(statement: Statement, forms: dict[str, Affine]) -> Statement | None:
     """The statement with forms of indexes in place of indexes; None if no terms are left."""
-    output = Read(statement.output.tensor, tuple(form.substitute(forms) for form in statement.output.map))
+    output = statement.output.substitute(forms)
     bounds = [
         *(Constraint(Affine.index(name) - span.start, len(span)) for name, span in statement.ranges),
         *statement.constraints,
     ]
-    constraints = [Constraint(bound.form.substitute(forms), bound.size) for bound in bounds] + list(output.edges)
+    constraints = [*(bound.substitute(forms) for bound in bounds), *output.edges]
     found = ranges.propagate(constraints)
     if any(first > last for first, last in found.values()):
         return None

@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import lru_cache
 
 from blobnet.contraction.costs import CostModel, InnerLoop, Prediction
-from blobnet.contraction.form import Expression, Position
+from blobnet.contraction.form import Position
 from blobnet.contraction.gpu_search import gpu_schedules
 from blobnet.contraction.schedule import LANES, Schedule, Tile, can_peel, constrained, prepared
 from blobnet.contraction.schedule_cache import cached_schedule
-from blobnet.contraction.table import Operand, Store, Table, changed_forms, interior, join_name, period_of
+from blobnet.contraction.table import Operand, Table, interior, join_name, period_of
 from blobnet.hardware.device_model import DeviceModel
 
 #: Blocks of an index that are tried, and candidates whose orders and splits are.
@@ -51,11 +51,7 @@ def _renamed(table: Table, names: Mapping[str, str]) -> Table:
     def operand(old: Operand) -> Operand:
         return replace(old, name=names[old.name], offset=0)
 
-    def expression(old: Expression) -> Expression:
-        return changed_forms(old, lambda form: form, operand)
-
-    stores = tuple(Store(operand(store.operand), expression(store.expression)) for store in table.stores)
-    return replace(table, expression=expression(table.expression), stores=stores)
+    return table.changed(operand=operand)
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from blobnet.contraction import analysis, ranges
-from blobnet.contraction.form import Affine, Apply, Constraint, Expression, Position, Read, Statement
+from blobnet.contraction.form import Affine, Constraint, Expression, Position, Read, Statement, rewritten
 from blobnet.contraction.layout import Layout
 
 #: Parts of an index: the neighbours of a run where it is cut, and the pieces of a sum that is split.
@@ -196,6 +196,25 @@ class Table:
         """The index of a name."""
         return next(index for index in self.indexes if index.name == name)
 
+    def changed(
+        self, form: Callable[[Affine], Affine] = lambda form: form, operand: Callable[[Operand], Operand] | None = None
+    ) -> Table:
+        """The table with other forms everywhere, and other operands: those with such forms by default."""
+
+        def with_forms(old: Operand) -> Operand:
+            return old.with_axes([(stride, form(own)) for stride, own in old.axes])
+
+        def expression(old: Expression) -> Expression:
+            return changed_forms(old, form, operand or with_forms)
+
+        return replace(
+            self,
+            expression=expression(self.expression),
+            constraints=tuple(replace(bound, form=form(bound.form)) for bound in self.constraints),
+            stores=tuple(Store((operand or with_forms)(s.operand), expression(s.expression)) for s in self.stores),
+            sample=self.sample and form(self.sample),
+        )
+
     def __str__(self) -> str:
         return _text(self)
 
@@ -203,16 +222,6 @@ class Table:
 def loads_of(expression: Expression) -> tuple[Operand, ...]:
     """The operands that an expression loads, each once."""
     return tuple(dict.fromkeys(node.operand for node in expression.walk() if isinstance(node, Load)))
-
-
-def rewritten(expression: Expression, change: Callable[[Expression], Expression | None]) -> Expression:
-    """The expression with what ``change`` gives in place of those parts for which it gives anything."""
-    changed = change(expression)
-    if changed is not None:
-        return changed
-    if isinstance(expression, Apply):
-        return Apply(expression.function, tuple(rewritten(part, change) for part in expression.arguments))
-    return expression
 
 
 def changed_forms(
@@ -251,7 +260,7 @@ def flatten(
 
     def operand(read: Read) -> Operand:
         layout = layouts[read.tensor.name]
-        forms = [form.substitute(shifts) for form in read.map]
+        forms = read.substitute(shifts).map
         axes = [(stride, form) for stride, form in zip(layout.strides, forms, strict=True) if stride]
         return Operand(read.tensor.name, tuple(axes), layout.offset)
 
@@ -271,7 +280,7 @@ def flatten(
         tuple(Index(name, len(box[name]), name in outputs) for name in names),
         statement.aggregation,
         lowered(statement.expression),
-        tuple(Constraint(constraint.form.substitute(shifts), constraint.size) for constraint in kept),
+        tuple(constraint.substitute(shifts) for constraint in kept),
         tuple(Store(operand(read), lowered(value)) for read, value in stores or [(statement.output, Value())]),
         statement.accumulates,
         covers(statement),
@@ -358,20 +367,12 @@ def joined(table: Table, outer: str, inner: str) -> Table:
         rest = total.substitute({outer: Affine(), inner: Affine()})
         return old.with_axes([*others, (unit, rest + Affine.index(name) * step)])
 
-    def expression(old: Expression) -> Expression:
-        return changed_forms(old, lambda form: form, operand)
-
     gaps = (period, second.extent) if period > second.extent else (0, 0)
     if second.period:
         gaps = second.period, second.kept
     new = Index(name, extent, first.is_output, *gaps)
     indexes = [new if index.name == outer else index for index in table.indexes if index.name != inner]
-    return replace(
-        table,
-        indexes=tuple(indexes),
-        expression=expression(table.expression),
-        stores=tuple(Store(operand(store.operand), expression(store.expression)) for store in table.stores),
-    )
+    return replace(table.changed(operand=operand), indexes=tuple(indexes))
 
 
 def cut(table: Table, name: str, size: int) -> Table:
@@ -390,20 +391,11 @@ def cut(table: Table, name: str, size: int) -> Table:
                 axes.append((stride, form.substitute(forms)))
         return old.with_axes(axes)
 
-    def expression(old: Expression) -> Expression:
-        return changed_forms(old, lambda form: form.substitute(forms), operand)
-
     indexes: list[Index] = []
     for index in table.indexes:
         parts = [replace(index, extent=index.extent // size), Index(inner, size, False)]
         indexes += parts if index.name == name else [index]
-    return replace(
-        table,
-        indexes=tuple(indexes),
-        expression=expression(table.expression),
-        constraints=tuple(replace(bound, form=bound.form.substitute(forms)) for bound in table.constraints),
-        sample=table.sample and table.sample.substitute(forms),
-    )
+    return replace(table.changed(lambda form: form.substitute(forms), operand), indexes=tuple(indexes))
 
 
 def interior(table: Table, name: str) -> range:
@@ -424,24 +416,11 @@ def restricted(table: Table, name: str, span: range) -> Table:
     """The table for some values of an output index alone, counted from the first of them."""
     forms = {name: Affine.index(name) + span.start}
 
-    def moved(form: Affine) -> Affine:
-        return form.substitute(forms)
-
-    def operand(old: Operand) -> Operand:
-        return old.with_axes([(stride, moved(form)) for stride, form in old.axes])
-
+    moved = table.changed(lambda form: form.substitute(forms))
     indexes = tuple(replace(index, extent=len(span)) if index.name == name else index for index in table.indexes)
     spans = {index.name: range(index.extent) for index in indexes}
-    bounds = (replace(bound, form=moved(bound.form)) for bound in table.constraints)
-    return replace(
-        table,
-        indexes=indexes,
-        expression=changed_forms(table.expression, moved, operand),
-        constraints=ranges.needed(bounds, spans),
-        stores=tuple(Store(operand(s.operand), changed_forms(s.expression, moved, operand)) for s in table.stores),
-        covers=table.covers and len(span) == table.extents[name],
-        sample=table.sample and moved(table.sample),
-    )
+    covers = table.covers and len(span) == table.extents[name]
+    return replace(moved, indexes=indexes, constraints=ranges.needed(moved.constraints, spans), covers=covers)
 
 
 def _text(table: Table) -> str:

@@ -26,6 +26,7 @@ from blobnet.contraction.form import (
     Read,
     Statement,
     Tensor,
+    rewritten,
 )
 from blobnet.contraction.functions import COMPARISONS
 from blobnet.errors import OptionError
@@ -59,7 +60,9 @@ class _Nodes:
         self.statement = replace(
             statement,
             output=_cut(statement.output, statement.box),
-            expression=_with_cut_axes(statement.expression, statement.box),
+            expression=rewritten(
+                statement.expression, lambda node: _cut(node, statement.box) if isinstance(node, Read) else None
+            ),
         )
         #: The shapes that tensors have.
         self.shapes = {read.tensor.name: read.tensor.shape for read in statement.reads}
@@ -195,15 +198,6 @@ class _Nodes:
             received = {"statement": str(self.statement)}
             rule = f"the layer must have a form in ONNX, which contractions have where {rule}"
             raise OptionError(self.place.layer.subject, rule, hint=hint, **received)
-
-
-def _with_cut_axes(expression: Expression, box: Mapping[str, range]) -> Expression:
-    """An expression that reads cut axes."""
-    if isinstance(expression, Read):
-        return _cut(expression, box)
-    if isinstance(expression, Apply):
-        return replace(expression, arguments=tuple(_with_cut_axes(item, box) for item in expression.arguments))
-    return expression
 
 
 def _cut(read: Read, box: Mapping[str, range]) -> Read:
