@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from blobnet.contraction.c_text import affine, times
+from blobnet.contraction.c_text import affine, summed, times
 from blobnet.contraction.form import Affine, Expression
 from blobnet.contraction.schedule import Schedule, local_tiles, order_of
 from blobnet.contraction.table import Index, Load, Operand, Table
@@ -118,7 +118,7 @@ class Addresses(Writer):
     def element_text(self, name: str, at: str) -> str:
         """A number of a tensor, where a cell is stored."""
         buffer = self.buffers[name]
-        return f"load_narrow({buffer}{self.plus(at)})" if self.is_narrow(name) else f"{buffer}[{at}]"
+        return f"load_narrow({summed(buffer, at)})" if self.is_narrow(name) else f"{buffer}[{at}]"
 
     def rounder(self, type_: str) -> Callable[[str, Expression, Load], str]:
         """Return a function that gives the text of an expression's value as it is in an operand's memory."""
@@ -135,13 +135,13 @@ class Addresses(Writer):
     def store_text(self, name: str, value: str, at: str) -> str:
         """A number that goes to an element of a tensor."""
         buffer = self.buffers[name]
-        place = f"{buffer}{self.plus(at)}"
+        place = f"{summed(buffer, at)}"
         return f"store_narrow({value}, {place});" if self.is_narrow(name) else f"{buffer}[{at}] = {value};"
 
     def store_vector_text(self, name: str, value: str, at: str) -> str:
         """The same of a vector, from an element on."""
         kind = "store_narrow" if self.is_narrow(name) else "STORE"
-        return f"{kind}{self.schedule.lanes}({value}, {self.buffers[name]}{self.plus(at)});"
+        return f"{kind}{self.schedule.lanes}({value}, {summed(self.buffers[name], at)});"
 
     def groups(self, index: Index) -> int:
         """Tiles along an output index."""
@@ -179,28 +179,16 @@ class Addresses(Writer):
     def sum_text(first: str, step: int) -> str:
         return str(int(first) + step) if first.isdigit() else first if step == 0 else f"({first} + {step})"
 
-    def offset_text(self, operand: Operand, names: list[str], with_threads: bool) -> str:
-        """The element of an operand at the tile's origin, or the work-item's."""
+    def offset_text(self, operand: Operand) -> str:
+        """The element of an operand at the work-item's origin."""
         parts = []
-        constant = operand.start
-        for name in names:
+        for name in [index.name for index in self.table.outputs]:
             stride, step = operand.origin_stride(name), operand.stride(name)
-            if not step:
-                continue
             first, thread = self.firsts.get(name, "0"), self.thread_names[name]
-            if with_threads and thread != "0" and stride == step:
+            if thread != "0" and stride == step:
                 first, thread = self.values[name], "0"
-            if first != "0":
-                parts.append(times(first, stride))
-            if with_threads and thread != "0":
-                parts.append(times(thread, step * self.lanes(name)))
-        if constant or not parts:
-            parts.insert(0, str(constant))
-        return " + ".join(parts).replace("+ -", "- ")
-
-    @staticmethod
-    def plus(offset: str) -> str:
-        return "" if offset == "0" else f" {offset.replace('-', '- ', 1)}" if offset[0] == "-" else f" + {offset}"
+            parts += [times(first, stride), times(thread, step * self.lanes(name))]
+        return summed(operand.start, *parts)
 
     def tile_size(self, name: str, chunks: Mapping[str, int]) -> int:
         """Values of an index that a tile in local memory spans."""
@@ -211,8 +199,7 @@ class Addresses(Writer):
     def global_pointer(self, operand: Operand) -> None:
         """Return the pointer to an operand for the work-item's block and 0 of every other index."""
         name = self.name(f"{self.buffers[operand.name]}_at")
-        offset = self.offset_text(operand, [index.name for index in self.table.outputs], with_threads=True)
-        text = f"{self.buffers[operand.name]}{self.plus(offset)}"
+        text = f"{summed(self.buffers[operand.name], self.offset_text(operand))}"
         self.put(f"__global const {self.c_type(operand.name)} *const {name} = {text};")
         self.pointers[operand] = name
 
@@ -222,7 +209,6 @@ class Addresses(Writer):
         parts = [
             times(self.thread_names[index.name], tile.stride(operand, index.name) * self.lanes(index.name))
             for index in self.table.outputs
-            if self.thread_names[index.name] != "0" and tile.stride(operand, index.name)
         ]
         # Forms that shrink along an index begin at their other end.
         axes = zip(operand.axes, tile.steps, tile.strides, strict=True)
@@ -233,8 +219,7 @@ class Addresses(Writer):
             if factor < 0
         )
         name = self.name(f"{self.buffers[operand.name]}_at")
-        parts += [str(constant)] if constant else []
-        self.put(f"__local const float *const {name} = {' + '.join([self.tile_names[operand], *parts])};")
+        self.put(f"__local const float *const {name} = {summed(self.tile_names[operand], *parts, constant)};")
         self.pointers[operand] = name
 
     def step_pointers(self, name: str, value: str, operands: list[Operand]) -> None:

@@ -37,9 +37,7 @@ def affine(form: Affine, names: Mapping[str, str]) -> str:
             parts.append(
                 text if factor == 1 else f"{factor} * {text}" if text.isidentifier() else f"{factor} * ({text})"
             )
-    if constant or not parts:
-        parts.append(str(constant))
-    return " + ".join(parts).replace("+ -", "- ")
+    return summed(*parts, constant)
 
 
 class Text:
@@ -136,11 +134,25 @@ def combined(aggregation: str, total: str, term: str) -> str:
 
 def times(text: str, factor: int) -> str:
     """``factor * text`` of a name, a number or what is in brackets."""
+    if not factor:
+        return "0"
     if text.isdigit():
         return str(int(text) * factor)
     if not (text.isidentifier() or (text.startswith("(") and is_one(text))):
         text = f"({text})"
     return text if factor == 1 else f"{text} * {factor}" if factor >= 0 else f"{text} * ({factor})"
+
+
+def summed(*parts: object) -> str:
+    """The sum of texts and numbers; zeros are left out."""
+    text = " + ".join(str(part) for part in parts if str(part) != "0") or "0"
+    return text.replace("+ -", "- ")
+
+
+def digit(number: str, below: int, size: int = 0) -> str:
+    """How often ``below`` is in a number; of that the rest by ``size``, where there is more in front."""
+    text = number if below == 1 else f"{number} / {below}"
+    return f"{text} % {size}" if size else text
 
 
 def is_one(text: str) -> bool:

@@ -19,12 +19,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from blobnet.contraction.c_text import affine, times
+from blobnet.contraction.c_text import affine, digit, summed, times
 from blobnet.contraction.form import Affine
 from blobnet.contraction.kernel import Kernel
 from blobnet.contraction.schedule import Product, Side, depth_of, part_steps, sides
 from blobnet.contraction.stores import Stores
-from blobnet.contraction.table import Load, Operand, Table, loads_of
+from blobnet.contraction.table import Operand, Table, loads_of
 
 #: Neighbouring work-items that load neighbours of the depth, where these lie side by side in memory.
 _ALONG_DEPTH = 8
@@ -190,21 +190,17 @@ class ProductGenerator(Stores):
         for below, size, stride, is_first in moves(
             operand, names, sizes or self.extents, self.product.along if sizes else "", self.product.step
         ):
-            text = number if below == 1 else f"{number} / {below}"
-            text = text if is_first else f"{text} % {size}"
-            parts.append(times(text if text == number else f"({text})", stride))
-        return " + ".join(parts) or "0"
+            parts.append(times(digit(number, below, 0 if is_first else size), stride))
+        return summed(*parts)
 
     def apart_offset(self, operand: Operand) -> list[str]:
         """Return what the operand's start, and indexes of no side, add."""
-        parts = [str(operand.start)] if operand.start else []
-        return parts + [times(self.values[name], operand.stride(name)) for name in self.apart if operand.stride(name)]
+        return [str(operand.start), *(times(self.values[name], operand.stride(name)) for name in self.apart)]
 
     def index_value(self, names: Sequence[str], number: str, wanted: str) -> str:
         """The value of an index in a run."""
         below = math.prod(self.extents[name] for name in names[names.index(wanted) + 1 :])
-        text = number if below == 1 else f"{number} / {below}"
-        text = text if wanted == names[0] else f"{text} % {self.extents[wanted]}"
+        text = digit(number, below, 0 if wanted == names[0] else self.extents[wanted])
         return text if text == number else f"({text})"
 
     # -- the kernel --------------------------------------------------------------------------------------------------
@@ -290,25 +286,22 @@ class ProductGenerator(Stores):
             slot, place = times("thread", matrix.width), "0"
         self.put(f"const int {matrix.text}_slot = {slot};")
         self.put(f"const int {matrix.text}_place = {place};")
-        base = " + ".join([f"{matrix.text}_place * {matrix.pitch}", f"{matrix.text}_slot"])
+        base = f"{matrix.text}_place * {matrix.pitch} + {matrix.text}_slot"
         self.put(f"__local float *{self.const}{matrix.text}_put = {matrix.text}_tile + {base};")
         is_packed = matrix.width > 1
         runs = moves(operand, side.names, self.extents)
         is_even = is_packed or (len(runs) <= 1 and total % side.size == 0)
         self.even = {**getattr(self, "even", {}), matrix.text: (runs[0][2] if runs else 0) if is_even else None}
         for slot_ in range(1 if is_even else matrix.slots):
-            number = f"{word}_tile + {matrix.text}_slot"
-            number += f" + {slot_ * matrix.slot_step}" if slot_ else ""
+            number = summed(f"{word}_tile + {matrix.text}_slot", slot_ * matrix.slot_step)
             if not is_packed and total % side.size:
                 number = f"min({number}, {total - 1})"
             mine = f"{matrix.text}_{word}{slot_}"
             self.put(f"const int {mine} = {number};")
-            parts = self.apart_offset(operand)
-            parts.append(self.offset(operand, side.names, mine))
+            parts = [*self.apart_offset(operand), self.offset(operand, side.names, mine)]
             if product.along and operand.stride(product.along):
                 parts.append(times(f"{matrix.text}_place", operand.stride(product.along)))
-            text = " + ".join(part for part in parts if part != "0") or "0"
-            text = text.replace("+ -", "- ")
+            text = summed(*parts)
             type_, blob, from_ = self.c_type(operand.name), self.buffers[operand.name], f"{matrix.text}_from{slot_}"
             if product.cheap_addresses:
                 self.put(f"const ROW_OF({type_}) {from_} = ROW_AT({type_}, {blob}, {text});")
@@ -327,15 +320,14 @@ class ProductGenerator(Stores):
                     self.put(f"const int {matrix.text}_shift = {shift};")
                     for place in range(matrix.places):
                         beyond = place * matrix.place_step * matrix.operand.stride(product.along)
-                        at = f"{matrix.text}_shift" + (f" + {beyond}" if beyond else "").replace("+ -", "- ")
+                        at = summed(f"{matrix.text}_shift", beyond)
                         self.load_place(matrix, place, at, self.in_step(matrix, place))
                 return
             is_cheap, limit = product.cheap_addresses, self.limits["depth"]
             number, less = ("uint", "" if is_first else " - missing") if is_cheap else ("int", "")
             for matrix in (self.left, self.right):
                 for place in range(matrix.places):
-                    mine, own = f"{matrix.text}_depth{place}", f"{matrix.text}_place"
-                    own += f" + {place * matrix.place_step}" if place else ""
+                    mine, own = f"{matrix.text}_depth{place}", summed(f"{matrix.text}_place", place * matrix.place_step)
                     self.put(f"const {number} {mine} = {step} * {size} + {own}{less};")
                     at = self.offset(matrix.operand, depth, mine)
                     conditions = [*self.in_step(matrix, place)]
@@ -406,7 +398,7 @@ class ProductGenerator(Stores):
         with self.block(f"for (int place = 0; place < {step}; place++)"):
             for matrix, side in ((self.left, rows), (self.right, columns)):
                 for quad in range(side.block // 4):
-                    at = f"place * {matrix.pitch}" + (f" + {quad * side.items * 4}" if quad else "")
+                    at = summed(f"place * {matrix.pitch}", quad * side.items * 4)
                     self.put(f"const float4 {matrix.text}{quad} = *(__local const float4 *)({matrix.text}_now + {at});")
             for row in range(rows.block):
                 for quad in range(columns.block // 4):
@@ -427,25 +419,23 @@ class ProductGenerator(Stores):
         self.put(f"const int result_column = {f'thread % {columns.size}' if slots == 1 else 'thread'};")
         names = {}
         for slot in range(slots):
-            more = f" + {slot * threads}" if slot else ""
             column = f"column{slot}"
-            self.put(f"const int {column} = column_tile + result_column{more};")
+            self.put(f"const int {column} = {summed('column_tile + result_column', slot * threads)};")
             for operand in operands:
-                parts = [*self.apart_offset(operand), self.offset(operand, columns.names, column)]
                 name = self.name(f"{self.buffers[operand.name]}_column{slot}")
-                text = " + ".join(part for part in parts if part != "0") or "0"
-                self.put(f"const int {name} = {text.replace('+ -', '- ')};")
+                text = summed(*self.apart_offset(operand), self.offset(operand, columns.names, column))
+                self.put(f"const int {name} = {text};")
                 names[operand, slot] = name
         for row in range(rows.block):
             self.put("barrier(CLK_LOCAL_MEM_FENCE);")
             for quad in range(columns.block // 4):
-                at = f"item_row * {columns.size} + item_column * 4" + (f" + {quad * columns.items * 4}" if quad else "")
+                at = summed(f"item_row * {columns.size} + item_column * 4", quad * columns.items * 4)
                 self.put(f"*(__local float4 *)({stage} + {at}) = {self.sum(row, quad)};")
             self.put("barrier(CLK_LOCAL_MEM_FENCE);")
             start = "0" if apart == 1 else f"thread / {columns.size}"
             with self.block(f"for (int item = {start}; item < {rows.items}; item += {apart})"):
                 first = row // 4 * rows.items * 4 + row % 4
-                self.put(f"const int result_row = row_tile + item * 4{f' + {first}' if first else ''};")
+                self.put(f"const int result_row = {summed('row_tile + item * 4', first)};")
                 for slot in range(slots):
                     self.result(names, slot, stage, total)
 
@@ -466,16 +456,10 @@ class ProductGenerator(Stores):
             conditions.append(f"{affine(sample, values)} < {self.count}")
 
         def element(operand: Operand) -> str:
-            row = self.offset(operand, rows.names, "result_row")
-            return f"{names[operand, slot]} + {row}" if row != "0" else names[operand, slot]
+            return summed(names[operand, slot], self.offset(operand, rows.names, "result_row"))
 
-        def load(node: Load) -> str:
-            name = self.name(f"{self.buffers[node.operand.name]}_value")
-            self.put(f"const float {name} = {self.element_text(node.operand.name, element(node.operand))};")
-            return name
-
-        with self.block(f"if ({' && '.join(conditions)})" if conditions else ""):
-            more = f" + {slot * self.schedule.threads}" if slot else ""
+        with self.when(conditions):
             name = self.name("total")
-            self.put(f"float {name} = {stage}[item * {columns.size} + result_column{more}];")
-            self.write(name, "float", load, lambda form: f"(float)({affine(form, values)})", element)
+            at = summed(f"item * {columns.size} + result_column", slot * self.schedule.threads)
+            self.put(f"float {name} = {stage}[{at}];")
+            self.write(name, "float", lambda form: f"(float)({affine(form, values)})", element)

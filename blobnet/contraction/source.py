@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 
-from blobnet.contraction.c_text import number, times
+from blobnet.contraction.c_text import digit, number, summed, times
 from blobnet.contraction.form import NEUTRAL
 from blobnet.contraction.kernel import Kernel
 from blobnet.contraction.products import ProductGenerator
@@ -172,16 +173,14 @@ class Generator(Terms, Stores):
         below = 1
         for key, count in reversed(threaded):
             name = self.name(f"{self.index_names[key]}_thread")
-            text = "thread" if below == 1 else f"thread / {below}"
-            self.put(f"const int {name} = {text}{f' % {count}' if below * count < self.schedule.threads else ''};")
+            size = count if below * count < self.schedule.threads else 0
+            self.put(f"const int {name} = {digit('thread', below, size)};")
             if key == self.schedule.shared[0]:
                 self.share = name
                 # Partial results lie as work-items do, without one of those that share.
-                slots = []
-                if below * count < self.schedule.threads:
-                    slots.append(times(f"(thread / {below * count})", below * (count - 1)))
-                slots += [f"thread % {below}"] if below > 1 else []
-                self.partial_place, self.partial_step = " + ".join(slots or ["0"]), below
+                before = times(f"(thread / {below * count})", below * (count - 1)) if size else 0
+                self.partial_place = summed(before, f"thread % {below}" if below > 1 else 0)
+                self.partial_step = below
             else:
                 self.thread_names[key] = name
             below *= count
@@ -198,17 +197,13 @@ class Generator(Terms, Stores):
         first = "0" if group == "0" else f"{group} * {tile.size}"
         if tile.walk == 1 or (self.groups(index) == 1 and tile.step >= index.extent):
             if first == "0":
-                self.origin(index, "0")
+                start = "0"
+            else:
+                self.put(f"const int {start} = {first};")
+            is_sample = self.is_sample(index) and start != "0"
+            with self.group_block(f"{start} < {self.count}") if is_sample else nullcontext():
+                self.origin(index, start)
                 self.walk(rest)
-                return
-            self.put(f"const int {start} = {first};")
-            if self.is_sample(index):
-                with self.group_block(f"{start} < {self.count}"):
-                    self.origin(index, start)
-                    self.walk(rest)
-                return
-            self.origin(index, start)
-            self.walk(rest)
             return
         most = end = self.count if self.is_sample(index) else str(index.extent)
         if self.groups(index) > 1:
@@ -236,7 +231,7 @@ class Generator(Terms, Stores):
             return
         at = self.name(f"{name}_at")
         add = thread if lanes == 1 else f"{thread} * {lanes}"
-        self.put(f"const int {at} = {add if first == '0' else f'{first} + {add}'};")
+        self.put(f"const int {at} = {summed(first, add)};")
         self.values[index.name] = at
 
     def cells(self) -> None:
@@ -258,20 +253,15 @@ class Generator(Terms, Stores):
                 self.local_pointer(operand)
             elif operand not in self.pointers:
                 self.global_pointer(operand)
-        conditions = " && ".join(map(self.inside, table.cell_constraints))
-        if conditions and not table.covers:
-            with self.block(f"if ({conditions})"):
-                self.block_of_cells(places)
-        else:
-            self.block_of_cells(places, conditions)
+        conditions = [self.inside(bound) for bound in table.cell_constraints]
+        terms, cells = ([], conditions) if not table.covers else (conditions, [])
+        with self.when(cells) if cells else nullcontext():
+            self.block_of_cells(places, terms)
         self.pointers = kept
 
-    def block_of_cells(self, places: list[dict[str, int]], condition: str = "") -> None:
-        """Terms, under a condition for there being any, and stores."""
-        if condition:
-            with self.block(f"if ({condition})"):
-                self.chunks(dict.fromkeys(self.loops), {})
-        else:
+    def block_of_cells(self, places: list[dict[str, int]], conditions: list[str]) -> None:
+        """Terms, under conditions for there being any, and stores."""
+        with self.when(conditions) if conditions else nullcontext():
             self.chunks(dict.fromkeys(self.loops), {})
         if self.schedule.lanes > 1 and not self.vector_output:
             for place in places:

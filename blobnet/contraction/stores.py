@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from functools import cache
 
 from blobnet.contraction.addresses import Addresses, load_text
-from blobnet.contraction.c_text import Text, affine, combined, times
+from blobnet.contraction.c_text import Text, affine, combined, summed, times
 from blobnet.contraction.form import Affine
 from blobnet.contraction.schedule import combining
 from blobnet.contraction.table import Index, Load, Operand, Store, loads_of
@@ -36,7 +38,7 @@ class Stores(Addresses):
         type_ = self.type if self.vector_output else "float"
         items = self.schedule.shared[1]
         mine, step = self.name(f"{self.partials}_at"), self.partial_step
-        self.put(f"__local {type_} *const {mine} = (__local {type_} *){self.partials}{self.plus(self.partial_place)};")
+        self.put(f"__local {type_} *const {mine} = (__local {type_} *){summed(self.partials, self.partial_place)};")
         size = (items - 1) * self.schedule.owners
         if any(tile.walk > 1 for tile in self.schedule.tiles.values()):
             self.put("barrier(CLK_LOCAL_MEM_FENCE);")  # Those of the tile before have been read.
@@ -72,19 +74,14 @@ class Stores(Addresses):
                     self.store_lane(f"{total}.s{lane:x}", at)
                 continue
             guards = self.guards({name: self.sum_text(self.values[name], step) for name, step in place.items()})
-            if guards:
-                with self.block(f"if ({' && '.join(guards)})"):
-                    self.store_place(total, place)
-            elif any(loads_of(store.expression) for store in self.table.stores) or self.table.accumulates:
-                with self.block(""):
-                    self.store_place(total, place)
-            else:
+            loads = self.table.accumulates or any(loads_of(store.expression) for store in self.table.stores)
+            with self.when(guards) if guards or loads else nullcontext():
                 self.store_place(total, place)
 
     def store_lane(self, total: str, place: Mapping[str, int]) -> None:
         """Stores one lane of a vector by itself."""
         guards = self.guards({name: self.sum_text(self.values[name], step) for name, step in place.items()})
-        with self.block(f"if ({' && '.join(guards)})" if guards else ""):
+        with self.when(guards):
             self.store_place(total, place, scalar=True)
 
     def stores_vectors(self) -> bool:
@@ -134,27 +131,20 @@ class Stores(Addresses):
         lanes = self.schedule.lanes if is_vector else 1
         type_ = self.type if is_vector else "float"
         vector = self.schedule.vector if is_vector else ""
-        names = [index.name for index in self.table.outputs]
 
         def element(operand: Operand) -> str:
-            offset = self.offset_text(operand, names, with_threads=True)
             step = sum(operand.stride(name) * value for name, value in place.items())
-            return offset if not step else f"{offset} + {step}".replace("+ -", "- ") if offset != "0" else str(step)
+            return summed(self.offset_text(operand), step)
 
-        def load(node: Load) -> str:
-            buffer = self.buffers[node.operand.name]
-            stride = node.operand.stride(vector) if vector else 0
-            name = self.name(f"{buffer}_value")
-            at = element(node.operand)
-            if lanes > 1 and stride:
-                value = load_text(f"({buffer}{self.plus(at)})", 0, stride, lanes, self.loads(node.operand.name))
-            else:
-                value = self.element_text(node.operand.name, at)
-            self.put(f"const {type_} {name} = {value};")
-            return name
+        def load(operand: Operand) -> str:
+            stride, at = operand.stride(vector) if vector else 0, element(operand)
+            if lanes == 1 or not stride:
+                return self.element_text(operand.name, at)
+            pointer = f"({summed(self.buffers[operand.name], at)})"
+            return load_text(pointer, 0, stride, lanes, self.loads(operand.name))
 
         column = self.sum_text(self.values[vector], place[vector]) if vector else ""
-        self.write(total, type_, load, self.placer(type_, place, self.values, vector), element, column)
+        self.write(total, type_, self.placer(type_, place, self.values, vector), element, load, column)
 
     def store_row_ends(self, name: str, value: str, at: str, first: str) -> None:
         """Stores a vector that may reach beyond a row: zeros there, as there have been."""
@@ -172,23 +162,28 @@ class Stores(Addresses):
         self,
         total: str,
         type_: str,
-        load: Callable[[Load], str],
         place: Callable[[Affine], str],
         element: Callable[[Operand], str],
+        load: Callable[[Operand], str] | None = None,
         gap_column: str = "",
     ) -> None:
-        """Write what becomes of a total: one more term, expressions, stores."""
+        """Write what becomes of a total: one more term, expressions, stores.
+
+        ``place`` gives the text of a form's value, ``element`` that of an operand's place, ``load`` that of what is
+        there: one number by default.
+        """
         stores: tuple[Store, ...] = self.table.stores
+
+        def loaded(node: Load) -> str:
+            operand = node.operand
+            name = self.name(f"{self.buffers[operand.name]}_value")
+            value = load(operand) if load else self.element_text(operand.name, element(operand))
+            self.put(f"const {type_} {name} = {value};")
+            return name
+
         if self.table.accumulates:
-            self.put(combined(self.table.aggregation, total, load(Load(stores[0].operand))))
-        memory: dict[Operand, str] = {}
-
-        def load_once(node: Load) -> str:
-            if node.operand not in memory:
-                memory[node.operand] = load(node)
-            return memory[node.operand]
-
-        text = Text(type_, load_once, place, total, self.noter(type_), self.rounder(type_))
+            self.put(combined(self.table.aggregation, total, loaded(Load(stores[0].operand))))
+        text = Text(type_, cache(loaded), place, total, self.noter(type_), self.rounder(type_))
         values = [text.of(store.expression) for store in stores]  # All loads come before the first store.
         for store, value in zip(stores, values, strict=True):
             at, name = element(store.operand), store.operand.name
@@ -217,58 +212,29 @@ class Stores(Addresses):
         for place in places:
             at = 0
             for name in layout:
-                tile, width = self.schedule.tile(name), self.lanes(name)
-                at += strides[name] * (place[name] // (tile.threads * width) * width)
+                at += strides[name] * (place[name] // self.lanes(name) * self.lanes(name))
             self.put(f"*({self.type} *)({results} + {at}) = {self.place_name(prefix, place)};")
         self.depth_of_cells(inner, strides, results)
 
     def depth_of_cells(self, inner: list[str], strides: Mapping[str, int], results: str) -> None:
         values = dict(self.values)
         steps = {name: self.name(f"{self.index_names[name]}_step") for name in inner}
-        opened = 0
-        for name in inner:
-            tile, width = self.schedule.tile(name), self.lanes(name)
-            step = steps[name]
-            self.put(f"for (int {step} = 0; {step} < {tile.block}; {step}++) {{")
-            self.depth += 1
-            opened += 1
-            moved = step
-            if tile.threads > 1:
-                moved = (
-                    f"{step} / {width} * {tile.threads * width} + {step} % {width}"
-                    if width > 1
-                    else f"{step} * {tile.threads}"
-                )
-            at = self.name(f"{self.index_names[name]}_cell")
-            base = values[name]
-            self.put(f"const int {at} = {moved if base == '0' else f'{base} + {moved}'};")
-            values[name] = at
-        guards = self.guards(values)
-        if guards:
-            self.put(f"if ({' && '.join(guards)}) {{")
-            self.depth += 1
-            opened += 1
-        total = self.name(self.total)
-        where = " + ".join(times(steps[name], strides[name]) for name in inner)
-        self.put(f"float {total} = {results}[{where}];")
+        with ExitStack() as blocks:
+            for name, step in steps.items():
+                count = self.schedule.tile(name).block
+                blocks.enter_context(self.block(f"for (int {step} = 0; {step} < {count}; {step}++)"))
+                at = self.name(f"{self.index_names[name]}_cell")
+                self.put(f"const int {at} = {summed(values[name], step)};")
+                values[name] = at
+            guards = self.guards(values)
+            if guards:
+                blocks.enter_context(self.when(guards))
+            total = self.name(self.total)
+            where = summed(*(times(step, strides[name]) for name, step in steps.items()))
+            self.put(f"float {total} = {results}[{where}];")
 
-        def element(operand: Operand) -> str:
-            parts = [str(operand.start)] if operand.start else []
-            for index in self.table.outputs:
-                stride = operand.stride(index.name)
-                if stride and values[index.name] != "0":
-                    parts.append(times(values[index.name], stride))
-            return " + ".join(parts or ["0"]).replace("+ -", "- ")
+            def element(operand: Operand) -> str:
+                moves = (times(values[index.name], operand.stride(index.name)) for index in self.table.outputs)
+                return summed(operand.start, *moves)
 
-        def load(node: Load) -> str:
-            name = self.name(f"{self.buffers[node.operand.name]}_value")
-            self.put(f"const float {name} = {self.element_text(node.operand.name, element(node.operand))};")
-            return name
-
-        def place(form: Affine) -> str:
-            return f"(float)({affine(form, values)})"
-
-        self.write(total, "float", load, place, element)
-        for _ in range(opened):
-            self.depth -= 1
-            self.put("}")
+            self.write(total, "float", lambda form: f"(float)({affine(form, values)})", element)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 
 from blobnet.contraction.addresses import Addresses, load_text
-from blobnet.contraction.c_text import Text, affine, combined, is_one, nested, quotient, times
+from blobnet.contraction.c_text import Text, affine, combined, digit, is_one, nested, quotient, summed, times
 from blobnet.contraction.form import Affine, Constraint
 from blobnet.contraction.loops import clamped
 from blobnet.contraction.schedule import operand_names
@@ -68,13 +68,9 @@ class Terms(Addresses):
         buffer = self.buffers[operand.name]
         count = math.prod(extents)
         with self.block(""):
-            parts = [str(operand.start + low)] if operand.start + low else []
-            for name in names:
-                stride = operand.origin_stride(name)
-                if stride and self.firsts.get(name, "0") != "0":
-                    parts.append(times(self.firsts[name], stride))
-            offset = " + ".join(parts or ["0"]).replace("+ -", "- ")
-            self.put(f"__global const {self.c_type(operand.name)} *const from = {buffer}{self.plus(offset)};")
+            firsts = [times(self.firsts.get(name, "0"), operand.origin_stride(name)) for name in names]
+            offset = summed(operand.start + low, *firsts)
+            self.put(f"__global const {self.c_type(operand.name)} *const from = {summed(buffer, offset)};")
             start, step = ("thread", self.schedule.threads) if self.schedule.threads > 1 else ("0", 1)
             with self.block(f"for (int element = {start}; element < {count}; element += {step})"):
                 axes = sorted(range(len(extents)), key=lambda axis: -operand.axes[axis][0])
@@ -82,15 +78,11 @@ class Terms(Addresses):
                 below, source, target = 1, [], []
                 for axis in reversed(axes):
                     extent = extents[axis]
-                    text = "element" if below == 1 else f"element / {below}"
-                    if below * extent < count:
-                        text = f"{text} % {extent}"
-                    text = text if text == "element" else f"({text})"
+                    text = digit("element", below, extent if below * extent < count else 0)
                     below *= extent
                     source.append(times(text, operand.axes[axis][0] * tile.steps[axis]))
                     target.append(times(text, tile.strides[axis]))
-                to = " + ".join(target or ["0"])
-                at = " + ".join(source or ["0"])
+                to, at = summed(*target), summed(*source)
                 value = f"load_narrow(from + {at})" if self.is_narrow(operand.name) else f"from[{at}]"
                 self.put(f"{self.tile_names[operand]}[{to}] = {value};")
 

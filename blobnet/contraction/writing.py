@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 
 class Writer:
@@ -47,6 +47,10 @@ class Writer:
         self.depth -= 1
         self.put("}")
         self.used = used
+
+    def when(self, conditions: Sequence[str]) -> AbstractContextManager[None]:
+        """A block of what is done where conditions hold; without any of them always."""
+        return self.block(f"if ({' && '.join(conditions)})" if conditions else "")
 
     @contextmanager
     def group_block(self, condition: str) -> Iterator[None]:
