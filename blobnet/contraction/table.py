@@ -187,11 +187,6 @@ class Table:
         """The number of the sample that a cell is of; None if cells are of all."""
         return None if self.sample_reduction else self.sample
 
-    @property
-    def points(self) -> int:
-        """Points of the box."""
-        return math.prod(index.extent for index in self.indexes)
-
     def index(self, name: str) -> Index:
         """The index of a name."""
         return next(index for index in self.indexes if index.name == name)

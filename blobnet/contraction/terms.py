@@ -139,9 +139,9 @@ class Terms(Addresses):
             for bound in self.table.constraints
             if bound.form.coefficient(name) and not any(bound.form.coefficient(other) for other in inner)
         ]
-        loop = clamped(name, own, {index.name: range(index.extent) for index in self.table.indexes})
         firsts, lasts = (
-            [quotient(affine(end.form, self.values), end.divisor) for end in ends] for ends in (loop.firsts, loop.lasts)
+            [quotient(affine(form, self.values), divisor) for form, divisor in ends]
+            for ends in clamped(name, own, {index.name: range(index.extent) for index in self.table.indexes})
         )
         lows, highs = ["0", *firsts], [str(extent), *(f"{last} + 1" for last in lasts)]
         if name == self.table.sample_reduction:

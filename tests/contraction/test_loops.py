@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -12,11 +12,31 @@ import pytest
 from blobnet.contraction import analysis, function, reference
 from blobnet.contraction.derivatives import differentiate
 from blobnet.contraction.form import Constraint, Statement
-from blobnet.contraction.loops import Loop, clamped
+from blobnet.contraction.loops import Quotient, clamped
 from tests.contraction.conformance import gathered_program
 from tests.contraction.random_contractions import bound
 
 Point = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """An index from the greatest of ``firsts`` and the span's first to the least of ``lasts`` and its last."""
+
+    index: str
+    span: range
+    firsts: Sequence[Quotient]
+    lasts: Sequence[Quotient]
+
+    def values(self, outside: Mapping[str, int]) -> range:
+        """The values that it runs through, for values of the indexes outside."""
+        here = {name: range(value, value + 1) for name, value in outside.items()}
+        first, last = ([form.range(here).start // by for form, by in ends] for ends in (self.firsts, self.lasts))
+        return range(max([self.span.start, *first]), min([self.span.stop - 1, *last]) + 1)
+
+
+def texts(ends: Sequence[Quotient]) -> list[tuple[str, int]]:
+    return [(str(form), divisor) for form, divisor in ends]
 
 
 @dataclass(frozen=True)
@@ -41,7 +61,7 @@ def nest(statement: Statement, order: Sequence[str] | None = None, met: Collecti
     for index in reversed(order):
         own = [constraint for constraint in left if constraint.form.coefficient(index)]
         left = [constraint for constraint in left if constraint not in own]
-        loops.insert(0, clamped(index, own, statement.box))
+        loops.insert(0, Loop(index, statement.box[index], *clamped(index, own, statement.box)))
     return Nest(tuple(left), tuple(loops))
 
 
@@ -94,14 +114,14 @@ def test_a_padded_maximum_clamps_its_windows() -> None:
     (statement,) = function("O[y : 4] = >(I[2*y + a - 1]), a < 3").program(I=(7,)).statements
     (loop,) = nest(statement).loops
     assert (loop.index, loop.span) == ("a", range(3))
-    assert (list(map(str, loop.firsts)), list(map(str, loop.lasts))) == (["-2*y + 1"], ["-2*y + 7"])
+    assert (texts(loop.firsts), texts(loop.lasts)) == ([("-2*y + 1", 1)], [("-2*y + 7", 1)])
     assert [loop.values({"y": y}) for y in range(4)] == [range(1, 3), range(3), range(3), range(2)]
 
 
 def test_a_triangle_is_a_loop_that_ends_early() -> None:
     (statement,) = function("O[i : 5] = +(A[j]), i - 2*j < 9").program(A=(5,)).statements
     (loop,) = nest(statement).loops
-    assert (list(map(str, loop.firsts)), list(map(str, loop.lasts))) == ([], ["floor(i / 2)"])
+    assert (texts(loop.firsts), texts(loop.lasts)) == ([], [("i", 2)])
     assert [loop.values({"i": i}) for i in range(5)] == [range(i // 2 + 1) for i in range(5)]
 
 
@@ -109,4 +129,4 @@ def test_constraints_of_the_cell_alone_are_conditions() -> None:
     (statement,) = function("O[i, j : 5, 5] = +(A[i] * A[j] * A[k]), i - j < 5").program(A=(5,)).statements
     found = nest(statement)
     assert list(map(str, found.conditions)) == ["i - j < 5"]
-    assert [(loop.firsts, loop.lasts) for loop in found.loops] == [((), ())]
+    assert [(loop.firsts, loop.lasts) for loop in found.loops] == [([], [])]
