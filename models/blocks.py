@@ -11,7 +11,7 @@ from blobnet import layers
 from blobnet.memory.windows import Padding
 
 
-class Network(Protocol):
+class NetworkFunction(Protocol):
     """A function that returns a model."""
 
     def __call__(
@@ -33,7 +33,7 @@ def member(
     *settings: object,
     input_shape: Sequence[int] = (3, 224, 224),
     classes: int = 1000,
-) -> Network:
+) -> NetworkFunction:
     """A network of a family.
 
     Args:

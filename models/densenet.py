@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import Network, classifier, member
+from blobnet.models.blocks import NetworkFunction, classifier, member
 
 #: The 1x1 convolution before each 3x3 one has this many times its filters.
 BOTTLENECK = 4
@@ -53,7 +53,7 @@ def _activated(node: layers.Node, name: str) -> layers.Node:
     return layers.Activation("relu", name=f"{name}_relu")(node)
 
 
-def _member(growth: int, counts: tuple[int, int, int, int]) -> Network:
+def _member(growth: int, counts: tuple[int, int, int, int]) -> NetworkFunction:
     depth = 2 * sum(counts) + 5  # A stem, two convolutions a layer, one between blocks, and the last layer.
     text = "A 7x7 stem, blocks of {}, {}, {} and {} layers that add {} units each, and a global average.\n\n"
     text += "    The sides of a sample are at least 29."

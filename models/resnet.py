@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import Network, basic_block, classifier, convolution, linear, member, residual
+from blobnet.models.blocks import NetworkFunction, basic_block, classifier, convolution, linear, member, residual
 
 #: The output of a bottleneck block has this many times the units of its 3x3 convolution.
 EXPANSION = 4
@@ -94,12 +94,12 @@ _SMALL = """For CIFAR-10: three stages of {} basic blocks with 16, 32 and 64 uni
     column, and zeros in place of the units that they do not have, as many before as after."""
 
 
-def _large(depth: int, *counts: int, is_deep: bool) -> Network:
+def _large(depth: int, *counts: int, is_deep: bool) -> NetworkFunction:
     text = _LARGE.format(*counts, *(("bottleneck", _DEEP) if is_deep else ("basic", _BASIC)))
     return member(_resnet, f"resnet{depth}", text, _bottleneck if is_deep else basic_block, counts)
 
 
-def _small(depth: int, count: int) -> Network:
+def _small(depth: int, count: int) -> NetworkFunction:
     text = _SMALL.format(count)
     return member(_small_resnet, f"resnet{depth}", text, count, input_shape=(3, 32, 32), classes=10)
 

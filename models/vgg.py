@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import Network, member
+from blobnet.models.blocks import NetworkFunction, member
 
 #: Convolutions of each stage of a configuration, and the units of the stages.
 CONFIGURATIONS = {"A": (1, 1, 2, 2, 2), "B": (2, 2, 2, 2, 2), "D": (2, 2, 3, 3, 3), "E": (2, 2, 4, 4, 4)}
@@ -44,7 +44,7 @@ def _vgg(
     return bn.Sequential(chain, class_names=class_names, seed=seed)
 
 
-def _family(*, has_norms: bool) -> Iterator[Network]:
+def _family(*, has_norms: bool) -> Iterator[NetworkFunction]:
     """The networks of all configurations, each called by its layers with weights."""
     for letter, counts in CONFIGURATIONS.items():
         name = f"vgg{sum(counts) + 3}{'_bn' if has_norms else ''}"
