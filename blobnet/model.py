@@ -499,6 +499,9 @@ class Model:
         sync_batch_norm: bool | None = None,
         average: float | None = None,
         augment: Sequence[Augmentation] | Augmentation | str | Mapping[str, Any] | None = None,
+        teacher: Model | None = None,
+        temperature: float | None = None,
+        teacher_weight: float | None = None,
         fit_memory: bool | None = None,
         seed: int | None = None,
         resume: bool = False,
@@ -569,6 +572,10 @@ class Model:
             augment: how samples change at random, anew in every epoch: a list of :mod:`blobnet.augment`, applied in
                 that order, or a string, "crop=2, flip". Labels, targets and ``validation`` stay as they are. By default
                 they do not change. Of several inputs those of one, {its name: how}.
+            teacher: another model, whose answers to the same samples are learned besides the labels (docs/training.md);
+                by default none.
+            temperature: what the logits of both models are divided by for that, 4 by default.
+            teacher_weight: of the distance from the teacher's answers, which is added to the loss; 1 by default.
             fit_memory: where the device has too little memory for a batch, compute it in parts, whose gradients are
                 added up, with a warning: the same steps but for rounding, for batch norms (which normalise each part by
                 itself), and for samples that are mixed (with others of their part). Not of an iterable.
@@ -607,6 +614,7 @@ class Model:
             if interrupted is None:
                 given.setdefault("shards", world.shards)
             settings = TrainingSettings.of(self.graph, given, interrupted)
+            settings.check_teacher(self)
             check_world(world, settings.shards, settings.batch_size)
             x, y = with_labels(self.graph, x, y)
             if "steps_per_epoch" in given or (y is None and comes_in_batches(self.graph, x)):
@@ -681,8 +689,9 @@ class Model:
             input_delta: whether dL/d input is wanted too: ``step.input_delta``.
             device: as for :meth:`fit`.
             debug: as for :meth:`fit`.
-            settings: ``optimizer``, ``loss``, ``loss_weights``, ``freeze``, ``class_weights``, ``average``, ``seed``
-                and ``precision`` as for :meth:`fit`; ``epochs`` and ``steps_per_epoch`` for schedules that count them.
+            settings: ``optimizer``, ``loss``, ``loss_weights``, ``freeze``, ``class_weights``, ``average``,
+                ``teacher``, ``temperature``, ``teacher_weight``, ``seed`` and ``precision`` as for :meth:`fit`;
+                ``epochs`` and ``steps_per_epoch`` for schedules that count them.
 
         Raises:
             OptionError: what was given does not fit, or several ranks train together, which only ``fit`` does.
@@ -697,6 +706,7 @@ class Model:
         if batch_size is not None:
             check_count("trainer", "batch_size", batch_size)
         held = TrainingSettings.of(self.graph, {name: own for name, own in settings.items() if own is not None})
+        held.check_teacher(self)
         weights = self._class_weights(held.class_weights, None, heads_of(self.graph, held.loss))
         held = replace(held, class_weights=weights)
         return StepByStep(

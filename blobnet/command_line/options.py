@@ -126,6 +126,9 @@ training:
 --warmup-epochs X  epochs in which the rate first rises (default: 0)
 --seed N  of weights, order, augmentation and dropout (default: 0)
 weights of another training:
+--teacher FILE.h5  distillation: learn the answers of this model besides the labels
+--temperature X  what the logits of both models are divided by for that (default: 4)
+--teacher-weight X  of the distance from these answers, which is added to the loss (default: 1)
 --trunk NAME  the network that centernet stands on (resnet18)
 --init-from FILE.h5  start from the weights of this file (or .onnx), with a new last layer; with MODEL, where layers
   have the same names

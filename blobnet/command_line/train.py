@@ -42,7 +42,7 @@ from blobnet.command_line.data_argument import (
     target_loss,
     with_targets_of,
 )
-from blobnet.command_line.model_argument import ModelSource
+from blobnet.command_line.model_argument import ModelSource, open_model
 from blobnet.command_line.options import name_of
 from blobnet.command_line.text import short_list
 from blobnet.data.sample_weights import ClassWeights
@@ -329,13 +329,16 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
         print(line, file=sys.stderr)
     if augment is not None:
         print(f"augment {f'{augmented}: ' if augmented else ''}{', '.join(map(str, augment))}", file=sys.stderr)
+    teacher = open_model(options.teacher) if options.teacher else None
+    if teacher is not None:
+        print(f"teacher {options.teacher}, {teacher.parameter_count:,} trainable parameters", file=sys.stderr)
     print(f"device  {device.info}", file=sys.stderr)
     world = World.current()
     if world.size > 1:
         world.connect(device)
         print(f"ranks   {world.size}, gradients go through {world.transport.name}", file=sys.stderr)
     print(file=sys.stderr)
-    chosen = {"device": device, "optimizer": optimizer, "loss": loss, "freeze": freeze}
+    chosen = {"device": device, "optimizer": optimizer, "loss": loss, "freeze": freeze, "teacher": teacher}
     if options.folds is not None:
         return _cross_validate(options, model, data, Path(file.path), augment=augment_of, **chosen)
     chosen["callbacks"] = _callbacks(options, data, file, device)
@@ -507,6 +510,7 @@ def _check_paths(options: argparse.Namespace, output: Path) -> None:
     written = {"--output": output, **logs, "--plot": options.plot}
     paths = {name: os.path.realpath(path) for name, path in written.items() if path is not None}
     read = {"--dataset": options.dataset, "--init-from": options.init_from, "--pretrained": options.pretrained}
+    read["--teacher"] = options.teacher
     for (one, path), (other, same) in itertools.product(paths.items(), {**paths, **read}.items()):
         if one != other and same is not None and path == os.path.realpath(same):
             raise OptionError(one, f"it must not name the same file as {other}", file=written[one])

@@ -12,13 +12,15 @@ from blobnet.augment.epoch_rows import check_mixed, from_descriptions
 from blobnet.augment.words import augmentations_of
 from blobnet.errors import OptionError
 from blobnet.files.checkpoint import TrainingState
+from blobnet.losses.distillation import Distilled
 from blobnet.memory.blob import FloatArray
-from blobnet.network.ends import Losses, to_dict
+from blobnet.network.ends import Losses, heads_of, to_dict
 from blobnet.network.graph import Graph
 from blobnet.network.patterns import frozen_parameters, recorded_frozen
 from blobnet.optimizers import Optimizer
 from blobnet.support.checks import check_count, check_number, is_int
 from blobnet.training.arguments import loss_weights_for, losses_for, optimizer_of
+from blobnet.training.teacher import Teacher
 
 #: How ranks add gradients: along the tree of shards, or as their transport likes, whose bits depend on their number.
 ORDERED, FAST = "ordered", "fast"
@@ -133,6 +135,17 @@ def described_optimizer(description: Mapping[str, Any]) -> dict[str, Any]:
     return {RATE: config.pop(RATE, None), "optimizer": {"kind": description["kind"], "config": config}}
 
 
+def _above_zero(graph: Graph, name: str, given: Any) -> Any:
+    check_number("fit", name, given, above=0)
+    return given
+
+
+def _recall_teacher(graph: Graph, name: str, said: Interrupted) -> None:
+    if _in_settings(graph, name, said) is not None:
+        rule = "the teacher of the interrupted training must be given again, since files do not hold its weights"
+        raise OptionError("resume", rule, hint="fit(teacher=bn.load(FILE)), or --teacher FILE.")
+
+
 def _augmented(graph: Graph, name: str, given: Any) -> Augmented:
     names = list(graph.inputs)
     if given and not isinstance(given, Mapping) and len(names) > 1:
@@ -195,6 +208,7 @@ class TrainingSettings:
             the labels are known.
         sync_batch_norm: whether it is asked for, and makes a difference.
         augment: how the samples change of the input of that name; empty if none do.
+        teacher: the network whose answers are learned besides the labels.
     """
 
     epochs: int = field(
@@ -261,6 +275,16 @@ class TrainingSettings:
             called="augmentation",
         ),
     )
+    teacher: Teacher | None = field(
+        default=None,
+        metadata=_rules(
+            lambda graph, name, given: None if given is None else Teacher.of(given),
+            describe=lambda graph, name, held: {name: held and held.digest},
+            recall=_recall_teacher,
+        ),
+    )
+    temperature: float = field(default=4.0, metadata=_rules(_above_zero))
+    teacher_weight: float = field(default=1.0, metadata=_rules(_above_zero))
     fit_memory: bool = field(
         default=False, metadata=_rules(_flag, describe=lambda graph, name, held: {}, in_files=_ELSEWHERE)
     )
@@ -297,6 +321,22 @@ class TrainingSettings:
         is_one = settings.shards == 1 or not couples_samples(graph, settings.freeze)
         return replace(settings, sync_batch_norm=False) if is_one else settings
 
+    def check_teacher(self, model: Any) -> None:
+        """Raises OptionError unless a model can learn from the teacher, or there is none."""
+        if self.teacher is not None:
+            self.teacher.check(model, heads_of(model.graph, self.loss))
+        for name in ("temperature", "teacher_weight") if self.teacher is None else ():
+            if getattr(self, name) != getattr(TrainingSettings, name):
+                rule, hint = "it is for learning from a teacher", "give teacher=, or --teacher FILE."
+                raise OptionError(name, rule, received=getattr(self, name), teacher=None, hint=hint)
+
+    @property
+    def step_loss(self) -> Losses:
+        """The losses of a step's plan: those of the labels, and what a teacher adds."""
+        if self.teacher is None or not isinstance(self.loss, tuple):
+            return self.loss
+        return tuple(Distilled(own, self.temperature, self.teacher_weight) for own in self.loss)
+
     def described(self, graph: Graph) -> list[Described]:
         """Return them as plain data (but for losses), to compare with others."""
         return [
@@ -326,7 +366,7 @@ KEYWORDS = tuple(name for name, *_ in _options())
 #: Those of ``trainer``, whose steps take the batches that they are given.
 STEP_KEYWORDS = (
     *("optimizer", "loss", "loss_weights", "freeze", "class_weights", "average", "seed", "precision"),
-    *("epochs", "steps_per_epoch"),
+    *("teacher", "temperature", "teacher_weight", "epochs", "steps_per_epoch"),
 )
 
 

@@ -57,12 +57,14 @@ class StepPlan:
         sums: the sums of gradients, where a step is made of several batches or shards.
         memory: elements of the float32 buffers that the step keeps besides the plan's.
         bytes: of all that it holds on the device.
+        teacher: what runs of a teacher, if there is one.
     """
 
     plan: Plan
     sums: Sums
     memory: Mapping[str, int]
     bytes: int
+    teacher: Plan | None = None
 
 
 def memory_of(
@@ -92,15 +94,19 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
     accumulate = settings.accumulate > 1 or batch_size < of_shard
     optimizer = settings.optimizer
     table = parameter_table(graph, settings.freeze, rate_factors(graph, optimizer.factors, optimizer.layer_decay))
+    samples: dict[str, Any] = {
+        "sample_type": context.sample_type,
+        # The only input of a teacher may have another name.
+        "augmented": bool(settings.augment.input) if len(graph.entries) == 1 else settings.augment.input or False,
+        "policy_steps": sum(augmentation.policy_steps for augmentation in settings.augment.changes),
+    }
     wanted: dict[str, Any] = {
-        "loss": settings.loss,
+        "loss": settings.step_loss,
         "training": True,
         "parameters": table,
-        "sample_type": context.sample_type,
         "input_delta": context.input_delta,
-        "augmented": settings.augment.input or False,
-        "policy_steps": sum(augmentation.policy_steps for augmentation in settings.augment.changes),
         "shards": shards if in_step else 1,
+        **samples,
     }
     # What batch norms over all shards give each other are the parts of all of them.
     counts = [own] if in_step else counts_at_once(device.model, own)
@@ -108,18 +114,22 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
         sums = sums_of(graph, table, settings, context.world, accumulate=accumulate, at_once=at_once)
         memory = memory_of(settings, table, sums, device.storage)
         state = FLOAT32.itemsize * sum(memory.values()) + (table.bytes if settings.average is not None else 0)
-
-        def besides(plan: Plan, state: int = state) -> int:
-            return state
-
         more = of_shards(sums, own, accumulate=accumulate)
+        size, teacher = batch_size * at_once, None
         try:
-            plan = plan_for(device, graph, batch_size * at_once, reserved=besides, **wanted, **more)
+            if settings.teacher is not None:
+                teacher = settings.teacher.plan(device, size, settings.temperature, at_once=at_once, **samples)
+                state += teacher.bytes()
+
+            def besides(plan: Plan, state: int = state) -> int:
+                return state
+
+            plan = plan_for(device, graph, size, reserved=besides, **wanted, **more)
         except PlanError:  # Of fewer shards at a time there is less to keep.
             if at_once == counts[-1]:
                 raise
         else:
-            return StepPlan(plan, sums, memory, plan.bytes() + besides(plan))
+            return StepPlan(plan, sums, memory, plan.bytes() + state, teacher)
     raise AssertionError("the last count fits, or there was an error")
 
 

@@ -31,6 +31,7 @@ from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import ShardSum
 from blobnet.training.sharpness import Sharpness
 from blobnet.training.step_plan import PLAIN, StepContext, plan_step, sizes_of_parts
+from blobnet.training.teacher import TeacherRun
 from blobnet.training.weight_buffers import (
     AVERAGE,
     AVERAGE_RATE,
@@ -113,6 +114,9 @@ class TrainingStep:
         if own > 1:
             buffers["totals"] = device.memory.allocate(FLOAT32.itemsize * own * self._totals)
         self.executor = self._computing = Executor(device, self.plan, buffers, debug=context.debug)
+        self._teacher = None
+        if settings.teacher is not None and made.teacher is not None:
+            self._teacher = TeacherRun(device, made.teacher, settings.teacher, self.executor)
         self._gathering = {phase: self._gatherings(phase) for phase in ("forward", "backward")}
         #: The sum of the gradients, where a step is made of several batches.
         self.sum = ShardSum(self.executor, sums, settings.shards, self.world, self._totals)
@@ -236,6 +240,8 @@ class TrainingStep:
         """
         executor = self._computing
         if deltas is None:
+            if self._teacher is not None:
+                self._teacher.run(batch)
             executor.launch(self._losses(executor, batch), batch.count)
         for head, values in zip(self.heads, deltas or (), strict=deltas is not None):
             if delta := self.plan.deltas.get(self.graph.vertices[head.index].name):

@@ -344,6 +344,28 @@ def test_options_of_training_reach_it(run, net) -> None:
     assert len(list(Path("logs").iterdir())) == 1
 
 
+def test_a_teacher_reaches_it(run, net, trained) -> None:
+    arguments = ["train", net, "--dataset", "digits", "--batch-size", 256, "--schedule", "constant", "--epochs"]
+    given = ["--teacher", trained, "--temperature", 3, "--teacher-weight", 0.5]
+    result = run(*arguments, 1, *given)
+    assert result.status == 0, result.err
+    assert f"\nteacher {trained}, " in result.err
+    model = bn.load("net.h5")
+    assert model.training_state is not None
+    settings = model.training_state.settings
+    assert (settings["temperature"], settings["teacher_weight"], len(settings["teacher"])) == (3.0, 0.5, 12)
+    alone = run(*arguments, 2, "--resume")
+    assert alone.status == 1
+    assert "error: resume: the teacher of the interrupted training must be given again" in alone.err
+    assert run(*arguments, 2, "--resume", *given).status == 0
+    assert run(*arguments, 2, "--output", "whole.h5", *given).status == 0
+    assert Path("net.h5").read_bytes() == Path("whole.h5").read_bytes()
+    small = run("train", net, "--dataset", arrays(Path("a.npz")), "--teacher", trained, "--output", "small.h5")
+    assert "error: teacher: its " in small.err
+    overwrites = run(*arguments, 1, "--teacher", "net.h5", "--overwrite")
+    assert "error: --output: it must not name the same file as --teacher." in overwrites.err
+
+
 def test_augmentation_reaches_it(run, net) -> None:
     arguments = ["train", net, "--dataset", arrays(Path("a.npz")), "--epochs"]
     result = run(*arguments, 1, "--augment", "crop=1,flip")

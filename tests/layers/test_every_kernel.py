@@ -20,6 +20,7 @@ from blobnet.losses import (
     MeanAbsoluteError,
     MeanSquaredError,
 )
+from blobnet.losses.distillation import Distilled, Teaching
 from blobnet.memory.blob import BlobLayout, Shape
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters
@@ -43,6 +44,8 @@ LOSSES = (
     MeanAbsoluteError(),
     Huber(),
     CenterNet(),
+    Distilled(CrossEntropy(), 4.0, 1.0),
+    Teaching(4.0),
 )
 TUNINGS = [tuning_for(kind) for kind in ("cpu", "gpu")]
 TUNINGS += [tuning_for(kind, only={name}) for kind in ("cpu", "gpu") for name in IMPLEMENTATIONS]

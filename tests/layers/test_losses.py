@@ -32,6 +32,7 @@ from blobnet.losses import (
     MeanAbsoluteError,
     MeanSquaredError,
 )
+from blobnet.losses.distillation import Distilled
 from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Shape, StorageType
 from blobnet.network import graph
 from blobnet.network.graph import Graph
@@ -371,6 +372,61 @@ def test_weights_are_those_of_repeated_samples(device: Device, loss: Loss) -> No
     thrice, repeated = bench.run(values[[0, 1, 1, 1]], labels[[0, 1, 1, 1]])
     assert once[:, LOSS].sum() == pytest.approx(thrice[:, LOSS].sum(), rel=1e-6)
     np.testing.assert_allclose(weighted, [repeated[0], repeated[1:].sum(axis=0)], rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "shape", [Shape.flat(7), Shape(3, 4, 5), Shape(2, 9), Shape(3, 2, 4, 5), Shape(2, 70, 67)], ids=str
+)
+@pytest.mark.parametrize("labels_loss", [CrossEntropy(0.1, ignore=1), Focal(1.5)], ids=str)
+def test_distillation(device: Device, labels_loss: Any, shape: Shape) -> None:
+    """What a teacher adds to another loss: weight * T^2 * KL(q || p) where labels count, and T * (p - q)."""
+    generator = np.random.default_rng(shape.elements)
+    count, places, classes, temperature, weight = 4, shape.dimensions[1:], shape.units, 2.5, 0.7
+    logits, answers = (2 * generator.standard_normal((2, count, *shape.dimensions))).astype(np.float32)
+    labels = generator.integers(0, classes, (count, *places))
+    shares = np.float32([0, 0.3, 0.6, 0])
+    of_samples, of_classes = (generator.uniform(0.5, 2, size).astype(np.float32) for size in (count, classes))
+
+    def logarithm(values: Any) -> npt.NDArray[np.float64]:
+        scaled = values.astype(np.float64) / temperature
+        shifted = scaled - scaled.max(axis=1, keepdims=True)
+        result: npt.NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        return result
+
+    p, q = logarithm(logits), logarithm(answers)
+    each = of_classes.astype(np.float64)[labels] * (labels != labels_loss.ignore)
+    each = each.reshape(count, -1) * of_samples[:, None] / max(1, np.prod(places))
+    each = (each + shares[:, None].astype(np.float64) * (np.roll(each, -1, axis=0) - each)).reshape(labels.shape)
+    distance = weight * temperature**2 * (np.exp(q) * (q - p)).sum(axis=1) * each
+    slope = weight * temperature * (np.exp(p) - np.exp(q)) * each[:, None]
+
+    loss = Distilled(labels_loss, temperature, weight)
+    divisor = labels_loss.weight(labels_loss.device_labels(labels), of_samples, of_classes, shares)
+    given = logits, labels_loss.device_labels(labels), of_samples, of_classes, divisor, shares
+    before, delta_before = LossBench(device, labels_loss, shape).run(*given)
+    bench = LossBench(device, loss, shape)
+    bench._write("teacher", q.astype(np.float32))
+    metrics, delta = bench.run(*given)
+    wanted = before[:, LOSS] + distance.reshape(count, -1).sum(axis=1)
+    assert_close(metrics[:, LOSS], wanted, relative=5e-6, absolute=1e-6, what="loss of each sample")
+    np.testing.assert_array_equal(metrics[:, WEIGHT:], before[:, WEIGHT:])
+    wanted = delta_before.astype(np.float64) + slope / divisor
+    assert_close(delta, wanted, relative=1e-5, absolute=1e-6 * float(np.abs(wanted).max()), what="delta")
+    assert bench.totals()[LOSS] == pytest.approx(metrics[:, LOSS].sum(), rel=1e-6)
+
+
+def test_a_class_that_a_teacher_excludes(device: Device) -> None:
+    """Its probability is 0, and so is what it adds, also where the student excludes it too."""
+    answers = np.float32([[0, 1, -np.inf], [0, 1, -np.inf]])
+    logits, labels = np.float32([[0.5, 0, 2], [0.5, 0, -np.inf]]), np.array([1, 1])
+    bench = LossBench(device, Distilled(CrossEntropy(), 1.0, 1.0), Shape.flat(3))
+    q = answers - np.log(np.exp(answers).sum(axis=1, keepdims=True))
+    bench._write("teacher", q)
+    metrics, delta = bench.run(logits, labels)
+    p = logits - np.log(np.exp(logits.astype(np.float64)).sum(axis=1, keepdims=True))
+    expected = [(np.exp(q[n, :2]) * (q[n, :2] - p[n, :2])).sum() - p[n, 1] for n in range(2)]
+    np.testing.assert_allclose(metrics[:, LOSS], expected, rtol=1e-6)
+    np.testing.assert_allclose(delta, (2 * np.exp(p) - np.exp(q) - [0, 1, 0]) / 2, rtol=1e-5, atol=1e-7)
 
 
 # -- samples that are mixed --------------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ CASES: dict[str, dict[str, Any]] = {
     "averages": {"average": 0.9, "optimizer": Adam(0.01)},
     "weights": {"sample_weights": np.linspace(0.1, 2, COUNT), "class_weights": "balanced"},
     "augmentation": {"augment": "crop=2, flip, brightness=0.3, mixup, cutmix"},
+    "a teacher": {"teacher": tiny_model(5), "augment": "crop=2, mixup"},
     "validation": {"validation": (X[:9], Y[:9]), "metrics": ["f1"]},
 }
 

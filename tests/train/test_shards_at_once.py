@@ -56,8 +56,9 @@ def trained(path: Path, device: Device, data: Any = (X, Y), **more: Any) -> byte
         {"precision": "fp16"},
         {"accumulate": 3, "augment": [Mixup(0.4)]},
         {"data": ((X * 16).astype(np.uint8), Y), "augment": "augmix, mixup"},
+        {"teacher": tiny_model(5), "augment": [Flip(), Mixup(0.4)]},
     ],
-    ids=["plain", "augment", "freeze", "bf16", "fp16", "accumulate", "policy"],
+    ids=["plain", "augment", "freeze", "bf16", "fp16", "accumulate", "policy", "teacher"],
 )
 def test_shards_at_a_time_train_the_same_bits(
     device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, shards: int, more: dict[str, Any]
