@@ -33,6 +33,8 @@ _BETWEEN = re.compile("/(?:" + "|".join(_LAYERS) + ")/")
 _MEMBER = "model.weights.h5"
 #: The stand-in for an input layer's numbers: a layer of this class, with these variables.
 _NORMALIZATION, _MEAN, _VARIANCE = "normalization", "0", "1"
+#: How deep layers lie within layers: the cell of one of the two directions.
+_DEPTH = 2
 #: Reads the lists of names in a file of Keras 2, which are texts of variable length.
 _NAMES = """
 def names(group, what):
@@ -72,9 +74,7 @@ def write(path: str | os.PathLike[str], graph: Graph, weights: Mapping[str, Floa
             top.require_group(f"{name}/vars")
             for variable in layer.variables:
                 group = top.require_group(_group(name, variable))
-                group.create_dataset(
-                    str(places[variable.path]), data=variable.to_keras(weights[variable.parameter]), track_times=False
-                )
+                group.create_dataset(str(places[variable.path]), data=variable.to_keras(weights), track_times=False)
                 places[variable.path] += 1
         number = 0
         for vertex in graph.inputs.values():
@@ -242,9 +242,7 @@ class _Reader(Reader):
                 if len(group) != places[part]:
                     rule = f"{group.name} must have as many variables as the layer {layer.name}"
                     raise self.fail(rule, variables=len(group), wanted=places[part])
-        self._check(pairs)
-        weights = {variable.parameter: variable.from_keras(self._numbers(dataset)) for _, variable, dataset in pairs}
-        return weights | self._of_inputs(there, graph)
+        return self._values(pairs) | self._of_inputs(there, graph)
 
     def _layers(self, top: h5py.Group, before: str = "") -> dict[str, dict[str, h5py.Group]]:
         """The layers with weights, those of models within the model too: by their paths, by the paths within them."""
@@ -258,15 +256,16 @@ class _Reader(Reader):
                 found[before + name] = own
         return found
 
-    def _variables(self, layer: h5py.Group) -> dict[str, h5py.Group]:
+    def _variables(self, layer: h5py.Group, depth: int = _DEPTH) -> dict[str, h5py.Group]:
         """The groups with weights of a layer, by the path to them: its own, and those of layers within it."""
         found = {}
-        for part in ("", *(part for part in layer if part != "vars")):
-            inner = self.child(layer, part, h5py.Group) if part else layer
-            own = self.child(inner, "vars", h5py.Group, optional=True)
-            # What layers keep of random numbers is whole numbers, and no weight.
-            if own is not None and any(self.child(own, key, h5py.Dataset).dtype.kind == "f" for key in own):
-                found[part] = own
+        own = self.child(layer, "vars", h5py.Group, optional=True)
+        # What layers keep of random numbers is whole numbers, and no weight.
+        if own is not None and any(self.child(own, key, h5py.Dataset).dtype.kind == "f" for key in own):
+            found[""] = own
+        for part in (part for part in layer if depth and part != "vars"):
+            inner = self._variables(self.child(layer, part, h5py.Group), depth - 1)
+            found |= {f"{part}/{path}".removesuffix("/"): group for path, group in inner.items()}
         return found
 
     def _paths(self, there: Mapping[str, Mapping[str, h5py.Group]], named: Mapping[str, KerasLayer]) -> dict[str, str]:
@@ -367,8 +366,7 @@ class _Reader(Reader):
             for (name, own), layer in zip(there, wanted, strict=True)
             for variable, weight in zip(layer.variables, own, strict=True)
         ]
-        self._check(pairs)
-        return {variable.parameter: variable.from_keras(self._numbers(dataset)) for _, variable, dataset in pairs}
+        return self._values(pairs)
 
     def _inner(self, group: h5py.Group, path: str) -> h5py.Dataset:
         """Return the member at a path of several groups."""
@@ -377,19 +375,28 @@ class _Reader(Reader):
             group = self.child(group, name, h5py.Group)
         return self.child(group, last, h5py.Dataset)
 
-    def _check(self, pairs: Sequence[tuple[KerasLayer, Variable, h5py.Dataset]]) -> None:
-        """Raises ShapeError, FileError unless all weights are what the network says, before any is read."""
-        last = pairs[-1][0] if pairs else None
+    def _values(self, pairs: Sequence[tuple[KerasLayer, Variable, h5py.Dataset]]) -> dict[str, FloatArray]:
+        """Our weights by their names.
+
+        Raises:
+            ShapeError, FileError: not all weights are what the network says; none is read then.
+        """
         for layer, variable, dataset in pairs:
             if dataset.shape != variable.shape:
                 hint = None
-                if layer is last and dataset.shape[:-1] == variable.shape[:-1]:
+                if len(variable.parameters) > 1 and dataset.shape == variable.shape[1:]:
+                    hint = "a GRU with reset_after=False has one bias, and computes something else."
+                elif layer is pairs[-1][0] and dataset.shape[:-1] == variable.shape[:-1]:
                     count = dataset.shape[-1] if dataset.shape else 0
                     hint = f"for another number of classes, build the network for {count}, and then model.with_classes."
-                rule = f"{dataset.name} must have the shape of {variable.parameter} in Keras's order"
+                rule = f"{dataset.name} must have the shape of {variable.parameters[0]} in Keras's order"
                 raise ShapeError(self.subject, rule, given=dataset.shape, wanted=variable.shape, hint=hint)
             if dataset.dtype.kind != "f":
                 raise self.fail(f"{dataset.name} must hold float numbers", dtype=dataset.dtype)
+        found: dict[str, FloatArray] = {}
+        for _, variable, dataset in pairs:
+            found |= variable.from_keras(self._numbers(dataset))
+        return found
 
     def _numbers(self, dataset: h5py.Dataset) -> FloatArray:
         return np.asarray(self.values(dataset), np.float32)

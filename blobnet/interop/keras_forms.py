@@ -30,13 +30,13 @@ class Variable:
 
     Attributes:
         path: of the groups between the layer's and the variable's; empty for most.
-        parameter: our full name of it.
+        parameters: our full name of it; several are rows of it.
         own: our shape.
         units: where our last axis has what stands at each place of Keras's; None: at the same one.
         outputs: the same of our first axis.
     """
 
-    parameter: str
+    parameters: tuple[str, ...]
     own: tuple[int, ...]
     middle: tuple[int, ...]
     order: tuple[int, ...]
@@ -45,8 +45,9 @@ class Variable:
     path: str = ""
     outputs: Order | None = None
 
-    def to_keras(self, values: FloatArray) -> FloatArray:
+    def to_keras(self, weights: Mapping[str, FloatArray]) -> FloatArray:
         """The array that Keras has of our values."""
+        values = np.stack([weights[name] for name in self.parameters]).reshape(self.own)
         if self.outputs is not None:
             values = values[self.outputs]
         if self.units is not None:
@@ -54,13 +55,14 @@ class Variable:
         found: FloatArray = values.reshape(self.middle).transpose(self.order).reshape(self.shape)
         return found
 
-    def from_keras(self, array: FloatArray) -> FloatArray:
-        """Our values of Keras's array."""
+    def from_keras(self, array: FloatArray) -> dict[str, FloatArray]:
+        """Our values of Keras's array, by our names."""
         sizes = [self.middle[axis] for axis in self.order]
         values: FloatArray = array.reshape(sizes).transpose(np.argsort(self.order)).reshape(self.own)
         if self.outputs is not None:
             values = values[np.argsort(self.outputs)]
-        return values if self.units is None else values[..., np.argsort(self.units)]
+        values = values if self.units is None else values[..., np.argsort(self.units)]
+        return dict(zip(self.parameters, values if len(self.parameters) > 1 else [values], strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +86,12 @@ class _Place:
     outputs: Order | None
     variables: list[Variable] = field(default_factory=list)
 
-    def add(self, name: str, **other: Any) -> None:
-        """A variable, if the layer has the parameter, with ``other`` fields than a copy of ours has."""
-        if name in self.specs:
-            own = self.specs[name]
-            copy = Variable(self.vertex.parameter(name), own, own, tuple(range(len(own))), own, self.units)
-            self.variables.append(replace(copy, **other))
+    def add(self, *names: str, **other: Any) -> None:
+        """A variable, if the layer has the parameters, with ``other`` fields than a copy of ours has."""
+        if names[0] in self.specs:
+            own = (*[len(names)] * (len(names) > 1), *self.specs[names[0]])
+            full = tuple(map(self.vertex.parameter, names))
+            self.variables.append(replace(Variable(full, own, own, tuple(range(len(own))), own, self.units), **other))
 
 
 def _convolution(place: _Place) -> str:
@@ -160,6 +162,34 @@ def _attention(place: _Place) -> str:
     return "multi_head_attention"
 
 
+def _embedding(place: _Place) -> str:
+    place.add("weight", units=None)
+    return "embedding"
+
+
+def _recurrent(kind: str, gates: Sequence[int]) -> Callable[[_Place], str]:
+    """The form of a layer whose gates are ours of these numbers, in Keras's order."""
+
+    def form(place: _Place) -> str:
+        layer = place.layer
+        if layer.reverse and layer.return_sequences:
+            rule = "layers of Keras that go backwards give their positions in that order"
+            raise OptionError(layer.subject, rule, reverse=True, return_sequences=True)
+        rows = np.concatenate([np.arange(gate * layer.units, (gate + 1) * layer.units) for gate in gates])
+        for prefix in layer.prefixes:
+            side = "backward_layer/" if prefix else "forward_layer/" * layer.bidirectional
+            for name in ("weight", "recurrent"):
+                height, width = place.specs[prefix + name]
+                turned = {"order": (1, 0), "shape": (width, height), "outputs": rows}
+                place.add(prefix + name, units=None, path=f"{side}cell", **turned)
+            biases = [f"{prefix}{name}" for name in ("bias", "recurrent_bias") if f"{prefix}{name}" in place.specs]
+            if biases:
+                place.add(*biases, units=rows, path=f"{side}cell")
+        return "bidirectional" if layer.bidirectional else kind
+
+    return form
+
+
 #: Kinds of layers with weights: functions that add their variables, and say what the class is called.
 _FORMS: dict[str, Callable[[_Place], str]] = {
     **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D"), _convolution),
@@ -171,6 +201,9 @@ _FORMS: dict[str, Callable[[_Place], str]] = {
     "InstanceNorm": _scale_and_shift("group_normalization"),
     "PReLU": _prelu,
     "MultiHeadAttention": _attention,
+    "Embedding": _embedding,
+    "LSTM": _recurrent("lstm", (0, 1, 2, 3)),
+    "GRU": _recurrent("gru", (1, 0, 2)),
 }
 #: Kinds without weights that do the same whichever axis the units are.
 _PLAIN = {

@@ -60,10 +60,17 @@ def random_weights(model: bn.Model, seed: int = 0) -> None:
 
 
 def samples(model: bn.Model, count: int = 3, seed: int = 0) -> dict[str, Any]:
-    """Random samples by the names of the inputs."""
-    random = np.random.default_rng(seed)
-    shapes = {name: vertex.shape.dimensions for name, vertex in model.graph.inputs.items()}
-    return {name: random.normal(0, 1, (count, *shape)).astype(np.float32) for name, shape in shapes.items()}
+    """Random samples by the names of the inputs; whole numbers where an embedding takes them."""
+    random, graph = np.random.default_rng(seed), model.graph
+    counts = [vertex.layer.count for vertex in graph.vertices if isinstance(vertex.layer, bn.layers.Embedding)]
+    return {
+        name: (
+            random.integers(0, min(counts), (count, *vertex.shape.dimensions))
+            if graph.holds_numbers(vertex)
+            else random.normal(0, 1, (count, *vertex.shape.dimensions))
+        ).astype(np.float32)
+        for name, vertex in graph.inputs.items()
+    }
 
 
 def keras_2(path: Path, layers: Mapping[str, Mapping[str, Any]]) -> Path:

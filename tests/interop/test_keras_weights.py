@@ -15,7 +15,7 @@ import pytest
 
 import blobnet as bn
 from blobnet import layers
-from blobnet.errors import FileError, OptionError, ShapeError
+from blobnet.errors import ArgumentError, FileError, OptionError, ShapeError
 from blobnet.files import hdf5
 from blobnet.interop import keras_files
 from tests.interop.damage import refusals
@@ -183,6 +183,31 @@ def generator() -> Pair:
     return model, build
 
 
+def recurrent() -> Pair:
+    """Both kinds of layers, one way, the other and both, with biases and without, all positions and the last state."""
+    words = layers.Input(7, name="words")()
+    node = layers.LSTM(3, bidirectional=True)(layers.Embedding(9, 4)(words))
+    node = layers.GRU(5)(node)
+    ends: list[Any] = [layers.Flatten()(layers.LSTM(2)(node))]
+    for kind in (layers.LSTM, layers.GRU):
+        ends += [kind(3, bidirectional=True, return_sequences=False)(node)]
+        ends += [kind(2, reverse=True, return_sequences=False, bias=False)(node)]
+    model = bn.Model(words, layers.Dense(3)(layers.Concat()(ends)))
+
+    def build(keras: Any) -> Any:
+        k = keras.layers
+        words = keras.Input((7,))
+        node = k.Bidirectional(k.LSTM(3, return_sequences=True))(k.Embedding(9, 4)(words))
+        node = k.GRU(5, return_sequences=True)(node)
+        ends = [k.Flatten()(k.LSTM(2, return_sequences=True, dropout=0.3)(node))]
+        for kind in (k.LSTM, k.GRU):
+            ends += [k.Bidirectional(kind(3))(node)]
+            ends += [kind(2, go_backwards=True, use_bias=False, recurrent_dropout=0.3)(node)]
+        return keras.Model(words, k.Dense(3)(k.Concatenate()(ends)))
+
+    return model, build
+
+
 def lenet5() -> Pair:
     def build(keras: Any) -> Any:
         k = keras.layers
@@ -224,7 +249,7 @@ def resnet8() -> Pair:
 
 PAIRS = {
     item.__name__: item
-    for item in (chain, branches, one_dimension, volumes_and_several_ends, generator, lenet5, resnet8)
+    for item in (chain, branches, one_dimension, volumes_and_several_ends, generator, recurrent, lenet5, resnet8)
 }
 
 
@@ -270,16 +295,41 @@ def randomized(theirs: Any, seed: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.parametrize("kind", ["weights.h5", "keras 2", "keras 2, old texts", "keras 2, a whole model"])
+@pytest.mark.parametrize("kind", ["weights.h5", "keras", "keras 2", "keras 2, old texts", "keras 2, a whole model"])
 def test_what_keras_writes_is_read(keras: Any, device: Any, tmp_path: Path, name: str, kind: str) -> None:
     model, build = PAIRS[name]()
-    theirs, path = randomized(build(keras)), tmp_path / ("m.weights.h5" if kind == "weights.h5" else "m.h5")
-    if kind == "weights.h5":
-        theirs.save_weights(path)
-    else:
+    theirs, path = randomized(build(keras)), tmp_path / f"m.{kind if ' ' not in kind else 'h5'}"
+    if " " in kind:
         as_keras_2(theirs, path, fixed="old" in kind, group="model_weights" if "whole" in kind else "/")
+    else:
+        theirs.save_weights(path) if kind == "weights.h5" else theirs.save(path)
     model.load_keras_weights(path)
     compare(model, theirs, device)
+
+
+def test_a_gru_of_another_kind(keras: Any, tmp_path: Path) -> None:
+    """The one of before cuDNN, whose reset gate comes before the product, has one bias."""
+    theirs = keras.Sequential([keras.Input((5, 4)), keras.layers.GRU(3, reset_after=False), keras.layers.Dense(2)])
+    model = bn.Sequential([layers.Input(4, width=5), layers.GRU(3, return_sequences=False, name="g"), layers.Dense(2)])
+    theirs.save_weights(tmp_path / "m.weights.h5")
+    with pytest.raises(ShapeError, match=r"cell/vars/2 must have the shape of g/bias .*given=\(9,\), wanted=\(2, 9\).*"
+                       "Hint: a GRU with reset_after=False has one bias, and computes something else"):  # fmt: skip
+        model.load_keras_weights(tmp_path / "m.weights.h5")
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument", "hint"),
+    [
+        ("GRU", "reset_after", "a GRU is as Keras has it with reset_after=True"),
+        ("GRU", "stateful", "every sample begins with zeros"),
+        ("LSTM", "recurrent_dropout", "Dropout before or behind the layer"),
+        ("LSTM", "go_backwards", "did you mean 'reverse'?"),
+        ("Embedding", "mask_zero", "every position counts"),
+    ],
+)
+def test_arguments_of_recurrent_layers_of_keras(kind: str, argument: str, hint: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"{kind}: there is no such argument\. .*Hint: .*{re.escape(hint)}"):
+        getattr(layers, kind)(**{argument: True})
 
 
 def separable() -> Pair:
@@ -594,6 +644,13 @@ def test_layers_without_a_form(tmp_path: Path, layer: layers.Layer, message: str
     with pytest.raises(OptionError, match=re.escape(message)):
         model.save_keras_weights(tmp_path / "m.weights.h5")
     assert not list(tmp_path.iterdir())
+
+
+def test_positions_that_keras_turns_round(tmp_path: Path) -> None:
+    model = bn.Sequential([layers.Input(3, width=4), layers.GRU(2, reverse=True, name="g")])
+    rule = "g (GRU): layers of Keras that go backwards give their positions in that order"
+    with pytest.raises(OptionError, match=re.escape(rule)):
+        model.save_keras_weights(tmp_path / "m.weights.h5")
 
 
 def test_flat_outputs_stay_in_their_order(tmp_path: Path) -> None:
