@@ -1,9 +1,10 @@
-"""The blocks that several of the networks are made of, and families of networks."""
+"""How networks are made of functions from nodes to nodes, and the blocks that several of them have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from inspect import cleandoc
 from typing import Protocol
 
 import blobnet as bn
@@ -26,44 +27,49 @@ class NetworkFunction(Protocol):
         """Build the network."""
 
 
-def member(
-    build: Callable[..., bn.Model],
-    name: str,
-    text: str,
-    *settings: object,
-    input_shape: Sequence[int] = (3, 224, 224),
-    classes: int = 1000,
-) -> NetworkFunction:
-    """A network of a family.
+def network(
+    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, *, name: str = "", text: str = ""
+) -> Callable[[Callable[[layers.Node, int], layers.Node]], NetworkFunction]:
+    """Make a network of a function from its input, and the number of its classes, to their logits.
 
     Args:
-        build: makes any of them: it takes what a network takes, and then ``settings``.
-        name: of this one.
-        text: what it is.
-        settings: of this one.
-        input_shape: its default.
-        classes: its default.
+        input_shape: of a sample, where its caller does not say it.
+        classes: the same.
+        name: of the network; that of the function if empty.
+        text: what it is; the function's docstring if empty.
     """
 
-    def network(
-        input_shape: Sequence[int] = input_shape,
-        classes: int = classes,
-        class_names: Sequence[str] = (),
-        seed: int = 0,
-    ) -> bn.Model:
-        return build(input_shape, classes, class_names, seed, *settings)
+    def made(inner: Callable[[layers.Node, int], layers.Node]) -> NetworkFunction:
+        def build(
+            input_shape: Sequence[int] = input_shape,
+            classes: int = classes,
+            class_names: Sequence[str] = (),
+            seed: int = 0,
+        ) -> bn.Model:
+            images = layers.Input(*input_shape, name="input")()
+            return bn.Model(images, inner(images, classes), class_names=class_names, seed=seed)
 
-    network.__name__ = network.__qualname__ = name
-    network.__module__ = build.__module__
-    network.__doc__ = f"""{text}
+        build.__name__ = build.__qualname__ = name or inner.__name__
+        build.__module__, build.__doc__ = inner.__module__, f"{cleandoc(text or inner.__doc__ or '')}\n\n{_ARGUMENTS}"
+        return build  # type: ignore[return-value]  # blobnet.models adds pretrained.
 
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    return network  # type: ignore[return-value]  # blobnet.models adds pretrained.
+    return made
+
+
+_ARGUMENTS = """\
+Args:
+    input_shape: (units, height, width) of a sample.
+    classes: logits at the end.
+    class_names: their names.
+    seed: of the initial weights.
+"""
+
+
+def chain(node: layers.Node, stack: Iterable[layers.Layer]) -> layers.Node:
+    """Layers one after another."""
+    for layer in stack:
+        node = layer(node)
+    return node
 
 
 @dataclass(frozen=True)

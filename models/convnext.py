@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import left_out
+from blobnet.models.blocks import left_out, network
 
 #: Of the tiny one: blocks and units of each stage, and the rate at which the last block's branch is left out.
 DEPTHS, UNITS, STOCHASTIC_DEPTH = (3, 3, 9, 3), (96, 192, 384, 768), 0.1
@@ -15,22 +12,16 @@ LAYER_SCALE = 1e-6
 _EPSILON = 1e-6
 
 
-def convnext_tiny(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
+@network()
+def convnext_tiny(images: layers.Node, classes: int) -> layers.Node:
     """ConvNeXt-T: patches of 4x4, four stages of 3, 3, 9 and 3 blocks with 96 to 768 units, and a global average.
 
     A block is one 7x7 filter a unit, a norm over the units of each position, two 1x1 convolutions around a GELU, and a
     learned factor for each unit; all that is added to its input, and left out of whole samples in training, in later
     blocks more often.
 
-    Args:
-        input_shape: (units, height, width) of a sample, with sides of at least 32.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
+    The sides of a sample are at least 32.
     """
-    images = layers.Input(*input_shape, name="input")()
     node = layers.Conv2D(UNITS[0], 4, 4, name="stem_conv")(images)
     node = layers.LayerNorm(_EPSILON, name="stem_norm")(node)
     number, last = 0, sum(DEPTHS) - 1
@@ -43,8 +34,7 @@ def convnext_tiny(
             number += 1
     node = layers.GlobalAveragePool(name="pool")(node)
     node = layers.LayerNorm(_EPSILON, name="last_norm")(node)
-    logits = layers.Dense(classes, name="logits")(node)
-    return bn.Model(images, logits, class_names=class_names, seed=seed)
+    return layers.Dense(classes, name="logits")(node)
 
 
 def _block(node: layers.Node, rate: float, name: str) -> layers.Node:
@@ -54,5 +44,4 @@ def _block(node: layers.Node, rate: float, name: str) -> layers.Node:
     branch = layers.Conv2D(4 * units, 1, activation="gelu", name=f"{name}_expand")(branch)
     branch = layers.Conv2D(units, 1, name=f"{name}_project")(branch)
     branch = layers.Scale(LAYER_SCALE, name=f"{name}_scale")(branch)
-    kept: layers.Node = left_out(branch, rate, f"{name}_depth")
-    return node + kept
+    return node + left_out(branch, rate, f"{name}_depth")

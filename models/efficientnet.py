@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import Convolutions, Gates, InvertedResidual, classifier
+from blobnet.models.blocks import Convolutions, Gates, InvertedResidual, classifier, network
 
 #: Stages of inverted residuals: expansion, taps, units, blocks, and the stride of the first block.
 STAGES = (
@@ -22,21 +19,14 @@ STAGES = (
 STOCHASTIC_DEPTH = 0.2
 
 
-def efficientnet_b0(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
+@network()
+def efficientnet_b0(images: layers.Node, classes: int) -> layers.Node:
     """EfficientNet-B0: a 3x3 stem, 16 inverted residual blocks with gates, a 1x1 convolution and a global average.
 
     Gates have a quarter of the values that the block reads between their layers. Branches that are added are left out
     in training, of whole samples, the later ones more often.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
     """
-    images, convolution = layers.Input(*input_shape, name="input")(), Convolutions("silu")
+    convolution = Convolutions("silu")
     node = convolution(images, 32, 3, "stem", stride=2)
     number, total = 0, sum(stage[3] for stage in STAGES)
     for expansion, kernel, units, count, first_stride in STAGES:
@@ -47,4 +37,4 @@ def efficientnet_b0(
             own = InvertedResidual(expansion * given, kernel, units, stride, convolution, gates, rate)
             node = own(node, f"block{number}")
     node = convolution(node, 1280, 1, "head")
-    return bn.Model(images, classifier(node, classes, dropout=0.2), class_names=class_names, seed=seed)
+    return classifier(node, classes, dropout=0.2)

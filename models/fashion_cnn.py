@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import blobnet as bn
 from blobnet import layers
+from blobnet.models.blocks import chain, network
 
 
-def fashion_cnn(
-    input_shape: Sequence[int] = (1, 28, 28), classes: int = 10, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """Four times convolution - batch norm - ReLU, pooled after each pair, then a dense layer, with dropout.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    stack: list[layers.Layer] = [layers.Input(*input_shape, name="input")]
+@network((1, 28, 28), 10)
+def fashion_cnn(images: layers.Node, classes: int) -> layers.Node:
+    """Four times convolution - batch norm - ReLU, pooled after each pair, then a dense layer, with dropout."""
+    stack: list[layers.Layer] = []
     for number, units in enumerate((32, 32, 64, 64), start=1):
         stack += [
             layers.Conv2D(units, 3, padding="same", bias=False, name=f"conv{number}"),
@@ -37,4 +27,4 @@ def fashion_cnn(
         layers.Dropout(0.5, name="dropout3"),
         layers.Dense(classes, name="logits"),
     ]
-    return bn.Sequential(stack, class_names=class_names, seed=seed)
+    return chain(images, stack)

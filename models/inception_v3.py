@@ -72,8 +72,7 @@ def _branch(node: layers.Node, chain: Sequence[Filters], name: str) -> layers.No
 def _pooled(node: layers.Node, units: int, name: str) -> layers.Node:
     """A 1x1 convolution of means of 3x3 cells."""
     means = layers.AveragePool2D(3, 1, 1, name=f"{name}_4_pool")(node)
-    result: layers.Node = _convolution(means, units, 1, f"{name}_4")
-    return result
+    return _convolution(means, units, 1, f"{name}_4")
 
 
 def _module(node: layers.Node, chains: Sequence[Sequence[Filters]], pooled: int, name: str) -> layers.Node:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import Convolutions, InvertedResidual, classifier
+from blobnet.models.blocks import Convolutions, InvertedResidual, classifier, network
 
 #: Stages of inverted residuals: expansion, units, blocks, and the stride of the first block.
 STAGES = (
@@ -20,18 +17,10 @@ STAGES = (
 )
 
 
-def mobilenet_v2(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
-    """A 3x3 stem, 17 inverted residual blocks around depthwise convolutions, a 1x1 convolution and a global average.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
-    """
-    images, convolution = layers.Input(*input_shape, name="input")(), Convolutions("relu6")
+@network()
+def mobilenet_v2(images: layers.Node, classes: int) -> layers.Node:
+    """A 3x3 stem, 17 inverted residual blocks around depthwise convolutions, a 1x1 convolution and a global average."""
+    convolution = Convolutions("relu6")
     node = convolution(images, 32, 3, "stem", stride=2)
     number = 0
     for expansion, units, count, first_stride in STAGES:
@@ -40,4 +29,4 @@ def mobilenet_v2(
             wide, stride = expansion * node.shape.units, 1 if block else first_stride
             node = InvertedResidual(wide, 3, units, stride, convolution)(node, f"block{number}")
     node = convolution(node, 1280, 1, "head")
-    return bn.Model(images, classifier(node, classes, dropout=0.2), class_names=class_names, seed=seed)
+    return classifier(node, classes, dropout=0.2)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import Convolutions, Gates, InvertedResidual
+from blobnet.models.blocks import Convolutions, Gates, InvertedResidual, network
 
 #: Inverted residuals: taps, wide units, units, whether there are gates, the activation, and the stride.
 SMALL = (
@@ -25,21 +23,13 @@ SMALL = (
 )
 
 
-def mobilenet_v3_small(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
+@network()
+def mobilenet_v3_small(images: layers.Node, classes: int) -> layers.Node:
     """A 3x3 stem, 11 inverted residual blocks, most with gates, a 1x1 convolution, an average and two dense layers.
 
     The inner values of gates are a quarter of their units, rounded to a multiple of 8 but by less than a tenth down;
     norms have an epsilon of 1e-3 and a momentum of 0.01, as torchvision's weights want it.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
     """
-    images = layers.Input(*input_shape, name="input")()
     convolution = Convolutions("hard_swish", epsilon=1e-3, momentum=0.01)
     node = convolution(images, 16, 3, "stem", stride=2)
     for number, (kernel, wide, units, has_gates, activation, stride) in enumerate(SMALL, start=1):
@@ -50,8 +40,7 @@ def mobilenet_v3_small(
     node = layers.GlobalAveragePool(name="pool")(node)
     node = layers.Dense(1024, activation="hard_swish", name="dense")(node)
     node = layers.Dropout(0.2, name="dropout")(node)
-    logits = layers.Dense(classes, name="logits")(node)
-    return bn.Model(images, logits, class_names=class_names, seed=seed)
+    return layers.Dense(classes, name="logits")(node)
 
 
 def _multiple_of_8(value: int) -> int:

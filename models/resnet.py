@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import NetworkFunction, basic_block, classifier, convolution, linear, member, residual
+from blobnet.models.blocks import NetworkFunction, basic_block, classifier, convolution, linear, network, residual
 
 #: The output of a bottleneck block has this many times the units of its 3x3 convolution.
 EXPANSION = 4
@@ -16,40 +13,16 @@ _SHORTCUT = """function (I[N, C, Y, X]) -> (O) {
 }"""
 
 
-def resnet8(
-    input_shape: Sequence[int] = (1, 28, 28), classes: int = 10, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
+@network((1, 28, 28), 10)
+def resnet8(images: layers.Node, classes: int) -> layers.Node:
     """For small images: stages of one block with 16, 32 and 64 units, each at half the size of the one before.
 
     Where a stage halves the planes, the shortcut is a 1x1 convolution.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
     """
-    images, node = _small_stem(input_shape)
+    node = convolution(images, 16, 3, "stem")
     for number, units in enumerate((16, 32, 64), start=1):
         node = basic_block(node, units, 1 if number == 1 else 2, f"block{number}")
-    return bn.Model(images, classifier(node, classes), class_names=class_names, seed=seed)
-
-
-def _resnet(
-    input_shape: Sequence[int],
-    classes: int,
-    class_names: Sequence[str],
-    seed: int,
-    block: Callable[[layers.Node, int, int, str], layers.Node],
-    depths: Sequence[int],
-) -> bn.Model:
-    images = layers.Input(*input_shape, name="input")()
-    node = convolution(images, 64, 7, "stem", stride=2)
-    node = layers.MaxPool2D(3, 2, padding=1, name="stem_pool")(node)
-    for stage, (units, count) in enumerate(zip((64, 128, 256, 512), depths, strict=True), start=1):
-        for number in range(1, count + 1):
-            node = block(node, units, 2 if stage > 1 and number == 1 else 1, f"stage{stage}_block{number}")
-    return bn.Model(images, classifier(node, classes), class_names=class_names, seed=seed)
+    return classifier(node, classes)
 
 
 def _bottleneck(node: layers.Node, units: int, stride: int, name: str) -> layers.Node:
@@ -57,30 +30,7 @@ def _bottleneck(node: layers.Node, units: int, stride: int, name: str) -> layers
     branch = convolution(node, units, 1, f"{name}_a")
     branch = convolution(branch, units, 3, f"{name}_b", stride=stride)
     branch = linear(branch, EXPANSION * units, 1, f"{name}_c")
-    result: layers.Node = residual(node, branch, stride, name)
-    return result
-
-
-def _small_stem(input_shape: Sequence[int]) -> tuple[layers.Node, layers.Node]:
-    """The input, and a 3x3 convolution of 16 units."""
-    images = layers.Input(*input_shape, name="input")()
-    return images, convolution(images, 16, 3, "stem")
-
-
-def _small_resnet(
-    input_shape: Sequence[int], classes: int, class_names: Sequence[str], seed: int, depth: int
-) -> bn.Model:
-    images, node = _small_stem(input_shape)
-    for stage, units in enumerate((16, 32, 64), start=1):
-        for number in range(1, depth + 1):
-            name = f"stage{stage}_block{number}"
-            stride = 2 if stage > 1 and number == 1 else 1
-            branch = convolution(node, units, 3, f"{name}_a", stride=stride)
-            branch = linear(branch, units, 3, f"{name}_b")
-            if stride > 1:
-                node = layers.Contraction(_SHORTCUT, sizes={"F": units}, name=f"{name}_shortcut")(node)
-            node = layers.Activation("relu", name=f"{name}_relu")(branch + node)
-    return bn.Model(images, classifier(node, classes), class_names=class_names, seed=seed)
+    return residual(node, branch, stride, name)
 
 
 _LARGE = "A 7x7 stem, four stages of {}, {}, {} and {} {} blocks, and a global average.\n\n    {}"
@@ -96,12 +46,36 @@ _SMALL = """For CIFAR-10: three stages of {} basic blocks with 16, 32 and 64 uni
 
 def _large(depth: int, *counts: int, is_deep: bool) -> NetworkFunction:
     text = _LARGE.format(*counts, *(("bottleneck", _DEEP) if is_deep else ("basic", _BASIC)))
-    return member(_resnet, f"resnet{depth}", text, _bottleneck if is_deep else basic_block, counts)
+
+    @network(name=f"resnet{depth}", text=text)
+    def build(images: layers.Node, classes: int) -> layers.Node:
+        node = convolution(images, 64, 7, "stem", stride=2)
+        node = layers.MaxPool2D(3, 2, padding=1, name="stem_pool")(node)
+        for stage, (units, count) in enumerate(zip((64, 128, 256, 512), counts, strict=True), start=1):
+            for number in range(1, count + 1):
+                block, stride = _bottleneck if is_deep else basic_block, 2 if stage > 1 and number == 1 else 1
+                node = block(node, units, stride, f"stage{stage}_block{number}")
+        return classifier(node, classes)
+
+    return build
 
 
 def _small(depth: int, count: int) -> NetworkFunction:
-    text = _SMALL.format(count)
-    return member(_small_resnet, f"resnet{depth}", text, count, input_shape=(3, 32, 32), classes=10)
+    @network((3, 32, 32), 10, name=f"resnet{depth}", text=_SMALL.format(count))
+    def build(images: layers.Node, classes: int) -> layers.Node:
+        node = convolution(images, 16, 3, "stem")
+        for stage, units in enumerate((16, 32, 64), start=1):
+            for number in range(1, count + 1):
+                name = f"stage{stage}_block{number}"
+                stride = 2 if stage > 1 and number == 1 else 1
+                branch = convolution(node, units, 3, f"{name}_a", stride=stride)
+                branch = linear(branch, units, 3, f"{name}_b")
+                if stride > 1:
+                    node = layers.Contraction(_SHORTCUT, sizes={"F": units}, name=f"{name}_shortcut")(node)
+                node = layers.Activation("relu", name=f"{name}_relu")(branch + node)
+        return classifier(node, classes)
+
+    return build
 
 
 resnet18, resnet34 = _large(18, 2, 2, 2, 2, is_deep=False), _large(34, 3, 4, 6, 3, is_deep=False)

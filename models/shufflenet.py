@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import blobnet as bn
 from blobnet import layers
-from blobnet.models.blocks import classifier, convolution, linear
+from blobnet.models.blocks import classifier, convolution, linear, network
 
 #: Units and blocks of the stages.
 STAGES = ((116, 4), (232, 8), (464, 4))
 
 
-def shufflenet_v2_x1_0(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
+@network()
+def shufflenet_v2_x1_0(images: layers.Node, classes: int) -> layers.Node:
     """The network of 1x units: a 3x3 stem, three stages, a 1x1 convolution and a global average.
 
     A block leaves half of its units as they are, and has filters for the others; then both halves take turns.
-
-    Args:
-        input_shape: (units, height, width) of a sample.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
     """
-    images = layers.Input(*input_shape, name="input")()
     node = convolution(images, 24, 3, "stem", stride=2)
     node = layers.MaxPool2D(3, 2, padding=1, name="stem_pool")(node)
     for stage, (units, count) in enumerate(STAGES, start=1):
         for block in range(1, count + 1):
             node = _block(node, units // 2, 2 if block == 1 else 1, f"stage{stage}_block{block}")
     node = convolution(node, 1024, 1, "head")
-    return bn.Model(images, classifier(node, classes), class_names=class_names, seed=seed)
+    return classifier(node, classes)
 
 
 def _block(node: layers.Node, units: int, stride: int, name: str) -> layers.Node:
@@ -50,5 +39,4 @@ def _block(node: layers.Node, units: int, stride: int, name: str) -> layers.Node
 
 def _depthwise(node: layers.Node, stride: int, name: str) -> layers.Node:
     units = node.shape.units
-    result: layers.Node = linear(node, units, 3, name, stride=stride, groups=units)
-    return result
+    return linear(node, units, 3, name, stride=stride, groups=units)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import blobnet as bn
 from blobnet import layers
+from blobnet.models.blocks import network
 
 #: Units of the fire modules: squeezed, and of each of the two expanding convolutions; None for a pool.
 MODULES = (
@@ -14,21 +12,15 @@ MODULES = (
 )
 
 
-def squeezenet1_1(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
+@network()
+def squeezenet1_1(images: layers.Node, classes: int) -> layers.Node:
     """Version 1.1: a 3x3 stem, eight fire modules, a 1x1 convolution to the classes, and a global average.
 
     A fire module is a 1x1 convolution to few units, and of these a 1x1 and a 3x3 one side by side. Pools round sizes
     up, and a ReLU comes before the average, as in the authors' own definition and torchvision's.
 
-    Args:
-        input_shape: (units, height, width) of a sample, with sides of at least 17.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
+    The sides of a sample are at least 17.
     """
-    images = layers.Input(*input_shape, name="input")()
     node = layers.Conv2D(64, 3, 2, activation="relu", name="stem")(images)
     node = layers.MaxPool2D(3, 2, ceil_mode=True, name="stem_pool")(node)
     number = 1
@@ -40,8 +32,7 @@ def squeezenet1_1(
             node = _fire(node, *units, f"fire{number}")
     node = layers.Dropout(0.5, name="dropout")(node)
     node = layers.Conv2D(classes, 1, activation="relu", name="classes")(node)
-    logits = layers.GlobalAveragePool(name="logits")(node)
-    return bn.Model(images, logits, class_names=class_names, seed=seed)
+    return layers.GlobalAveragePool(name="logits")(node)
 
 
 def _fire(node: layers.Node, squeezed: int, expanded: int, name: str) -> layers.Node:

@@ -54,5 +54,4 @@ def unet(
 def _two(node: layers.Node, units: int, name: str) -> layers.Node:
     """Two 3x3 convolutions with batch norms."""
     node = convolution(node, units, 3, f"{name}_a")
-    result: layers.Node = convolution(node, units, 3, f"{name}_b")
-    return result
+    return convolution(node, units, 3, f"{name}_b")

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import blobnet as bn
 from blobnet import layers
 from blobnet.errors import ShapeError
+from blobnet.models.blocks import network
 
 #: Sides of a patch, blocks, units of a patch, heads of attention, and units between the two layers after it.
 PATCH, DEPTH, UNITS, HEADS, INNER = 16, 12, 192, 3, 768
 _EPSILON = 1e-6
 
 
-def vit_tiny(
-    input_shape: Sequence[int] = (3, 224, 224), classes: int = 1000, class_names: Sequence[str] = (), seed: int = 0
-) -> bn.Model:
+@network()
+def vit_tiny(images: layers.Node, classes: int) -> layers.Node:
     """The tiny one of Touvron et al. (*Training data-efficient image transformers*, 2021): 12 blocks of 192 units.
 
     Patches of 16x16 become columns of 192 values; a block is attention of each to all, with 3 heads, and two layers for
     each column around a GELU, both after a norm and added to what they read. A learned column says the class. The
     definition is that of torchvision's VisionTransformer.
 
-    Args:
-        input_shape: (units, height, width) of a sample, with sides that are multiples of 16.
-        classes: logits at the end.
-        class_names: their names.
-        seed: of the initial weights.
+    The sides of a sample are multiples of 16.
 
     Raises:
         ShapeError: patches do not divide a side.
     """
-    if any(side % PATCH for side in input_shape[1:]):
-        raise ShapeError("vit_tiny", f"height and width must be multiples of {PATCH}", input=tuple(input_shape))
-    images = layers.Input(*input_shape, name="input")()
+    if any(side % PATCH for side in images.shape.sizes):
+        raise ShapeError("vit_tiny", f"height and width must be multiples of {PATCH}", input=images.shape.dimensions)
     node = layers.Conv2D(UNITS, PATCH, PATCH, name="patches")(images)
     node = layers.Tokens(name="tokens")(node)
     for number in range(1, DEPTH + 1):
@@ -41,8 +33,7 @@ def vit_tiny(
     node = layers.Slice((None, (0, 1)), name="token")(node)
     node = layers.Flatten(name="flatten")(node)
     node = layers.LayerNorm(_EPSILON, name="last_norm")(node)
-    logits = layers.Dense(classes, name="logits")(node)
-    return bn.Model(images, logits, class_names=class_names, seed=seed)
+    return layers.Dense(classes, name="logits")(node)
 
 
 def _block(node: layers.Node, name: str) -> layers.Node:
