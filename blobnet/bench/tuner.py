@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import statistics
 import textwrap
 from collections import Counter
@@ -27,7 +26,7 @@ from blobnet.device.device import Device
 from blobnet.device.tuning import LEVELS, Winner
 from blobnet.errors import BuildError, DeviceError, OutOfMemoryError, PromiseError, ShapeError, warn
 from blobnet.examination import layer_cases
-from blobnet.examination.examination import TOLERANCES
+from blobnet.examination.examination import TOLERANCES, difference
 from blobnet.examination.layer_cases import Case
 from blobnet.execution.executor import MAX_CAUSE, Launch, build
 from blobnet.hardware.device_model import DeviceModel
@@ -474,8 +473,7 @@ def _difference(wanted: Mapping[str, FloatArray], found: Mapping[str, FloatArray
     if wanted.keys() != found.keys():
         return f"it must write {', '.join(wanted)}, and writes {', '.join(found) or 'nothing'}"
     for name, values in wanted.items():
-        scale = math.sqrt(float(np.mean(np.square(values, dtype=np.float64)))) or 1.0
-        error = float(np.abs(found[name] - values).max(initial=0)) / scale
-        if not error <= tolerance:
+        error = difference(found[name], values.astype(np.float64))
+        if error > tolerance:
             return f"{name} is wrong by {error:.2g} of its root mean square"
     return ""

@@ -131,35 +131,24 @@ class ModelSource:
 
     def _call(self, offered: Mapping[str, Any]) -> Model:
         """Call the function with those of the arguments that it takes."""
-        if self.path is None:
-            known = inspect.signature(self.function).parameters
-            model = self.function(**{name: value for name, value in offered.items() if name in known})
-        else:
-            model = self._run_user_code(offered)
-        if not isinstance(model, Model):
-            rule = "the function must return a Model (or a Sequential)"
-            raise OptionError(self.text, rule, returned=type(model).__name__)
-        return model
-
-    def _run_user_code(self, offered: Mapping[str, Any]) -> Any:
-        assert self.path is not None
-        parameters = [
-            item
-            for item in inspect.signature(self.function).parameters.values()
-            if item.kind is not item.VAR_POSITIONAL
-        ]
+        parameters = inspect.signature(self.function).parameters.values()
         takes_all = any(item.kind is item.VAR_KEYWORD for item in parameters)
-        names = {item.name for item in parameters if item.kind is not item.VAR_KEYWORD}
-        required = {item.name for item in parameters if item.default is item.empty} & names
-        missing = sorted(required - set(_OFFERED))
+        known = {item.name: item for item in parameters if item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)}
+        missing = sorted(name for name, item in known.items() if item.default is item.empty and name not in _OFFERED)
         if missing:
             hint = f"it may take {', '.join(_OFFERED)}; give the others default values."
             raise OptionError(self.text, "the function must need no other arguments", needs=missing, hint=hint)
         try:
-            return self.function(**{name: value for name, value in offered.items() if takes_all or name in names})
+            model = self.function(**{name: value for name, value in offered.items() if takes_all or name in known})
         except (Exception, SystemExit) as error:
+            if self.path is None:  # It is blobnet's own.
+                raise
             rule = "the function must return a Model, but it raises"
             raise UserCodeError(self.text, rule, error) from error
+        if not isinstance(model, Model):
+            rule = "the function must return a Model (or a Sequential)"
+            raise OptionError(self.text, rule, returned=type(model).__name__)
+        return model
 
 
 def _is_dict(parameter: inspect.Parameter) -> bool:

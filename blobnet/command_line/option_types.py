@@ -19,12 +19,17 @@ def _fail(rule: str, text: str) -> NoReturn:
     raise argparse.ArgumentTypeError(f"it must be {rule}, not {text!r}")
 
 
+def _int(text: str) -> int:
+    """An int; -1 of anything else."""
+    try:
+        return int(text)
+    except ValueError:
+        return -1
+
+
 def count(text: str) -> int:
     """An int from 1 to LARGEST_COUNT."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
+    value = _int(text)
     if value > LARGEST_COUNT:
         _fail(f"a whole number of at most {LARGEST_COUNT}", text)
     return value if value >= 1 else _fail("a whole number of at least 1", text)
@@ -43,10 +48,7 @@ def port(text: str) -> int:
 
 def seed(text: str) -> int:
     """An int from 0 to below 2^63."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
+    value = _int(text)
     return value if 0 <= value < 2**63 else _fail("a whole number from 0 to below 2^63", text)
 
 

@@ -43,6 +43,15 @@ def unused(name: str, taken: Container[str]) -> str:
     return name
 
 
+def numbered(name: str, taken: Container[str]) -> str:
+    """The name, or ``name_2`` and so on: the first that is not taken."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    return found
+
+
 @dataclass(frozen=True)
 class Affine:
     """``offset`` + the sum of coefficient * index, in whole numbers.

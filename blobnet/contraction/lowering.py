@@ -24,7 +24,6 @@ from blobnet.contraction.form import (
     unused,
 )
 from blobnet.contraction.fusion import Fused, fuse
-from blobnet.contraction.kernel import Kernel
 from blobnet.contraction.layout import Halo, Layout
 from blobnet.contraction.phases import disjoint, gathered
 from blobnet.contraction.schedule import (
@@ -54,6 +53,7 @@ from blobnet.contraction.table import (
     part_of,
     zeros_of,
 )
+from blobnet.contraction.writing import Kernel
 from blobnet.errors import ContractionError
 from blobnet.launch.kernel_call import GROUP_SIZE
 from blobnet.memory.blob import FLOAT32, StorageType

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 from blobnet.contraction.c_text import affine, digit, summed, times
 from blobnet.contraction.form import Affine
-from blobnet.contraction.kernel import Kernel
 from blobnet.contraction.schedule import Product, Side, depth_of, part_steps, sides
 from blobnet.contraction.stores import Stores
 from blobnet.contraction.table import Operand, Table, loads_of
+from blobnet.contraction.writing import Kernel
 
 #: Neighbouring work-items that load neighbours of the depth, where these lie side by side in memory.
 _ALONG_DEPTH = 8

@@ -14,12 +14,12 @@ from contextlib import nullcontext
 
 from blobnet.contraction.c_text import digit, number, summed, times
 from blobnet.contraction.form import NEUTRAL
-from blobnet.contraction.kernel import Kernel
 from blobnet.contraction.products import ProductGenerator
 from blobnet.contraction.schedule import Schedule, partial_results
 from blobnet.contraction.stores import Stores
 from blobnet.contraction.table import Index, Table
 from blobnet.contraction.terms import Terms
+from blobnet.contraction.writing import Kernel
 from blobnet.launch.kernel_source import header
 from blobnet.memory.blob import StorageType
 

@@ -21,9 +21,10 @@ outputs what is assigned and not read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from blobnet.contraction.form import NEUTRAL
 from blobnet.contraction.functions import COMPARISONS, FUNCTIONS
@@ -31,13 +32,15 @@ from blobnet.errors import ContractionError, near_matches
 
 AGGREGATIONS = tuple(symbol for symbol in NEUTRAL if symbol != "=")
 BINARY = {facts.symbol: name for name, facts in FUNCTIONS.items() if facts.symbol and facts.arguments == 2}
-COMPARING = tuple(FUNCTIONS[name].symbol for name in COMPARISONS)
+#: Binary operators, those that bind less tightly first; the level of sums.
+LEVELS, _SUM = (tuple(FUNCTIONS[name].symbol for name in COMPARISONS), ("+", "-"), ("*", "/", "%")), 1
 CALLABLE = {name for name, facts in FUNCTIONS.items() if not facts.symbol} - {"same", "select"}
 _TOKEN = re.compile(
     r"(?P<blank>\s+|\#[^\n]*)|(?P<number>(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<symbol>->|==|!=|<=|>=|[\[\](){},;:?=+\-*/%<>])",
     re.ASCII,
 )
+T = TypeVar("T")
 #: How deep brackets may nest, and how many operations a statement may have: trees are walked recursively.
 _MOST = 100
 
@@ -154,7 +157,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 class _Parser:
-    """Recursive descent: a method a rule of the grammar."""
+    """Recursive descent: a method a rule of the grammar, one for all binary operators."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -203,15 +206,13 @@ class _Parser:
         if headed:
             self.place += 1
             self.expect("(", "after 'function'")
-            parameters = self.parameters()
+            parameters = self.listed(self.parameter)
+            self.expect(")", "after the inputs")
             self.expect("->", "after the inputs")
             self.expect("(", "before the outputs")
-            names = [self.name("the name of an output")]
-            while self.accept(","):
-                names.append(self.name("the name of an output"))
+            outputs = self.listed(self.output)
             self.expect(")", "after the outputs")
             self.expect("{", "before the statements")
-            outputs = tuple(Name(token.start, token.end, token.text) for token in names)
         statements = [self.statement()]
         while self.accept(";"):
             if self.token.kind == "end" or self.token.text == "}":
@@ -225,17 +226,17 @@ class _Parser:
             parameters, outputs = _read_off(statements)
         return Tree(self.text, parameters, outputs, tuple(statements))
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        found: list[Parameter] = []
-        while not found or self.accept(","):
-            name = self.name("the name of an input")
-            sizes: tuple[Node, ...] | None = None
-            if self.accept("["):
-                sizes = () if self.token.text == "]" else self.listed(self.size)
-                self.expect("]", "after the sizes")
-            found.append(Parameter(name.start, self.previous_end, name.text, sizes))
-        self.expect(")", "after the inputs")
-        return tuple(found)
+    def parameter(self) -> Parameter:
+        name = self.name("the name of an input")
+        sizes: tuple[Node, ...] | None = None
+        if self.accept("["):
+            sizes = () if self.token.text == "]" else self.listed(self.size)
+            self.expect("]", "after the sizes")
+        return Parameter(name.start, self.previous_end, name.text, sizes)
+
+    def output(self) -> Name:
+        token = self.name("the name of an output")
+        return Name(token.start, token.end, token.text)
 
     def size(self) -> Node:
         token = self.token
@@ -271,17 +272,16 @@ class _Parser:
         self.expect(")", "after the term")
         constraints = []
         while self.accept(","):
-            left = self.sum()
+            left = self.binary(_SUM)
             if not self.accept("<"):
                 raise self.fail(
                     f"a constraint must go on with '<', not {self.token}",
                     hint="'e < r' means 0 <= e < r.",
                 )
-            constraints.append((left, self.sum()))
+            constraints.append((left, self.binary(_SUM)))
         return Contraction(name.start, end, name.text, maps, sizes, aggregation, value, tuple(constraints))
 
-    def listed(self, rule: object) -> tuple[Node, ...]:
-        assert callable(rule)
+    def listed(self, rule: Callable[[], T]) -> tuple[T, ...]:
         found = [rule()]
         while self.accept(","):
             found.append(rule())
@@ -291,7 +291,7 @@ class _Parser:
         self.depth += 1
         if self.depth > _MOST:
             raise self.fail(f"brackets may be nested {_MOST} deep")
-        value = self.comparison()
+        value = self.binary()
         if self.accept("?"):
             chosen = self.expression()
             if self.accept(":"):
@@ -303,24 +303,15 @@ class _Parser:
         self.depth -= 1
         return value
 
-    def comparison(self) -> Node:
-        value = self.sum()
-        if symbol := self.accept(*COMPARING):
-            value = self.call(BINARY[symbol], value, self.sum())
-            if self.token.text in COMPARING:
+    def binary(self, level: int = 0) -> Node:
+        """A comparison, a sum or a product."""
+        if level == len(LEVELS):
+            return self.unary()
+        value = self.binary(level + 1)
+        while symbol := self.accept(*LEVELS[level]):
+            value = self.call(BINARY.get(symbol, "remainder"), value, self.binary(level + 1))
+            if level < _SUM and self.token.text in LEVELS[level]:
                 raise self.fail("comparisons do not chain")
-        return value
-
-    def sum(self) -> Node:
-        value = self.product()
-        while symbol := self.accept("+", "-"):
-            value = self.call(BINARY[symbol], value, self.product())
-        return value
-
-    def product(self) -> Node:
-        value = self.unary()
-        while symbol := self.accept("*", "/", "%"):
-            value = self.call(BINARY.get(symbol, "remainder"), value, self.unary())
         return value
 
     def call(self, function: str, *arguments: Node) -> Call:

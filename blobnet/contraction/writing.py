@@ -1,10 +1,31 @@
-"""Lines of C, with names that nothing else has."""
+"""A generated kernel, and the lines of C that it is written in, with names that nothing else has."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from blobnet.contraction.form import numbered
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's text, and how to launch it.
+
+    Its parameters are buffers, by the names of tensors, each with an offset (an int), and if it
+    ``takes_count`` the number of samples in the batch.
+    """
+
+    text: str
+    entry: str
+    buffers: tuple[str, ...]
+    groups: int
+    threads: int
+    lanes: int
+    takes_count: bool = False
+    widths: frozenset[int] = frozenset()
 
 
 class Writer:
@@ -22,10 +43,7 @@ class Writer:
 
     def name(self, wanted: str) -> str:
         """A name that nothing else has here."""
-        found, count = wanted, 1
-        while found in self.used:
-            count += 1
-            found = f"{wanted}_{count}"
+        found = numbered(wanted, self.used)
         self.used.add(found)
         return found
 

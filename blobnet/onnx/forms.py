@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from blobnet.memory.windows import axes_of_window, axis_numbers
+from blobnet.onnx.operators.elementwise import ACTIVATIONS
 from blobnet.onnx.operators.recurrent import to_gates
 from blobnet.onnx.place import Place
 
@@ -272,17 +273,11 @@ def _local_response_norm(place: Place) -> str:
 
 #: The operators that are a function, and their attributes.
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{function: (operator, {}) for operator, (function, _) in ACTIVATIONS.items()},
     "linear": ("Identity", {}),
-    "relu": ("Relu", {}),
     "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
-    "elu": ("Elu", {}),
-    "sigmoid": ("Sigmoid", {}),
-    "hard_sigmoid": ("HardSigmoid", {"alpha": 1 / 6, "beta": 0.5}),
-    "tanh": ("Tanh", {}),
-    "softplus": ("Softplus", {}),
-    "hard_swish": ("HardSwish", {}),
+    "hard_sigmoid": ("HardSigmoid", ACTIVATIONS["HardSigmoid"][1]),
     "gelu": ("Gelu", {}),
-    "mish": ("Mish", {}),
     "softmax": ("Softmax", {"axis": 1}),
 }
 

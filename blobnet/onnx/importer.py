@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from blobnet.contraction.form import numbered
 from blobnet.errors import BlobnetError, FileError, OptionError, first_few, near_matches, warn
 from blobnet.layers import Activation, Input, Layer, Node
 from blobnet.memory.blob import Shape
@@ -771,9 +772,4 @@ def _kind(node: Any) -> str:
 def _layer_name(name: str, taken: set[str]) -> str:
     """A name for a layer: printable, without '/' and '@'."""
     plain = "".join(letter if letter.isprintable() and letter not in "/@" else "." for letter in name).strip(".")
-    plain, number = plain or "value", 1
-    found = plain
-    while found in taken:
-        number += 1
-        found = f"{plain}_{number}"
-    return found
+    return numbered(plain or "value", taken)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from blobnet import layers
+from blobnet.contraction.form import numbered
 from blobnet.data.values import all_finite
 from blobnet.errors import OptionError
 from blobnet.layers import Constant, Layer, Node
@@ -218,11 +219,7 @@ class Operation:
         memo = (replace(layer, name=None), key) if key and not isinstance(layer, Constant) else None
         if memo is None or memo not in self.shared:
             self.spend(sum(4 * np.size(values) for values in (weights or {}).values()))
-            name = f"{self.name}_{part}" if part else self.name
-            own, number = name, 1
-            while own in self.names:
-                number += 1
-                own = f"{name}_{number}"
+            own = numbered(f"{self.name}_{part}" if part else self.name, self.names)
             self.names.add(own)
             layer = replace(layer, name=own)
             if memo is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from blobnet.memory.blob import FloatArray, Shape
-
-Array: TypeAlias = npt.NDArray[Any]
+from blobnet.onnx.values import Array
 
 
 @dataclass

@@ -51,7 +51,7 @@ _OF_ONE: dict[str, tuple[str, dict[str, float]]] = {
     "ThresholdedRelu": ("({0} > {alpha} ? {0} : 0)", {"alpha": 1.0}),
 }
 #: Operators that are an Activation, where the attributes have these values.
-_ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
+ACTIVATIONS: dict[str, tuple[str, dict[str, float]]] = {
     "Elu": ("elu", {"alpha": 1.0}),
     "HardSigmoid": ("hard_sigmoid", {"alpha": 1 / 6, "beta": 0.5}),
     "HardSwish": ("hard_swish", {}),
@@ -88,11 +88,11 @@ def activation(op: Operation, function: str, slope: float | None = None, limit: 
     return replace(tensor, node=op.layer(layers.Activation(function, slope, limit), tensor.node))
 
 
-@operator(*{**_OF_ONE, **_ACTIVATIONS})
+@operator(*{**_OF_ONE, **ACTIVATIONS})
 def _of_one(op: Operation) -> Tensor:
     text, defaults = _OF_ONE.get(op.kind, ("", {}))
     numbers = {name: float(np.float32(op.get(name, default))) for name, default in defaults.items()}
-    function, wanted = _ACTIVATIONS.get(op.kind, ("", {}))
+    function, wanted = ACTIVATIONS.get(op.kind, ("", {}))
     if function and numbers == {name: float(np.float32(value)) for name, value in wanted.items()}:
         return activation(op, function)
     if op.kind == "LeakyRelu" and numbers["alpha"] >= 0:
