@@ -1,14 +1,12 @@
 """Pretrained weights by name: a file of the Hugging Face hub, ``hf:OWNER/NAME``, or a safetensors file here.
 
 Beside the weights there may be a ``config.json`` as timm writes it: what its ``pretrained_cfg`` says of samples comes
-along. The hub's own client fetches and keeps files, so that its cache, $HF_ENDPOINT, $HF_HUB_OFFLINE, tokens and
-proxies are those of every program that uses it.
+along.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import re
 from collections.abc import Mapping
@@ -17,32 +15,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blobnet.errors import FileError, OptionError, extra, warn
+from blobnet.errors import FileError, OptionError, warn
 from blobnet.files import atomic
+from blobnet.files.hub import answering
 from blobnet.interop.safetensors_files import check_beginning
 
 _NAME = re.compile(r"hf:(?P<repository>[^/@]+/[^/@]+)(?:/(?P<file>[^@]+))?(?:@(?P<revision>.+))?")
 _WEIGHTS, _CONFIG = "model.safetensors", "config.json"
 #: Numbers of a config are smaller, so that float32 holds 255 times as much.
 _LIMIT = 1e30
-#: The errors of the hub's client, the more special ones first: the rule, and what to do.
-_FAILURES = {
-    "LocalEntryNotFoundError": (
-        "the hub must answer, or the file be in its cache",
-        "is there a network, and a proxy ($HTTPS_PROXY), and is $HF_HUB_OFFLINE not set? A path names a file here.",
-    ),
-    "GatedRepoError": ("the repository must be open to you", "accept its terms on the hub, then set $HF_TOKEN."),
-    "RepositoryNotFoundError": (
-        "there must be such a repository on the hub, that you may read",
-        "hf:OWNER/NAME; for a private one set $HF_TOKEN.",
-    ),
-    "RevisionNotFoundError": ("the repository must have that revision", "leave out @REVISION for the newest one."),
-    "EntryNotFoundError": (
-        f"the repository must have the file {_WEIGHTS}; weights are not read from pickles",
-        "hf:OWNER/NAME/FILE.safetensors names another file.",
-    ),
-    "HFValidationError": ("the name must be one that the hub allows", "hf:OWNER/NAME, hf:timm/resnet50.a1_in1k say."),
-}
+#: What a missing file means here.
+_MISSING = (
+    f"the repository must have the file {_WEIGHTS}; weights are not read from pickles",
+    "hf:OWNER/NAME/FILE.safetensors names another file.",
+)
 
 
 @dataclass(frozen=True)
@@ -162,29 +148,18 @@ def _fetched(text: str) -> tuple[Path, str, Path | None]:
     if not name.endswith(".safetensors"):
         rule = "weights are read from .safetensors files alone: pickles can run any code"
         raise FileError(text, rule, file=name)
-    try:
-        hub = importlib.import_module("huggingface_hub")
-        failures = importlib.import_module("huggingface_hub.errors")
-    except ImportError as error:
-        rule = "names of the hub need the package huggingface_hub"
-        raise OptionError(text, rule, cause=error, hint=extra("hub")) from error
     repository = match["repository"]
-    try:
+    with answering(text, _MISSING) as hub:
         path = Path(hub.hf_hub_download(repository, name, revision=match["revision"]))
         revision = path.parts[len(path.parts) - len(Path(name).parts) - 1]
         try:
             return path, revision, Path(hub.hf_hub_download(repository, _CONFIG, revision=revision))
-        except failures.EntryNotFoundError as error:
+        except hub.errors.EntryNotFoundError as error:
             # Without a network the cache may still know that there is none.
             is_known = hub.try_to_load_from_cache(repository, _CONFIG, revision=revision) is not None
-            if isinstance(error, failures.LocalEntryNotFoundError) and not is_known:
+            if isinstance(error, hub.errors.LocalEntryNotFoundError) and not is_known:
                 raise
             return path, revision, None
-    except (OSError, ValueError, RuntimeError, failures.EntryNotFoundError) as error:
-        known = (kind for kind in _FAILURES if isinstance(error, getattr(failures, kind)))
-        rule, hint = _FAILURES.get(next(known, ""), ("the file must be one that the hub gives", None))
-        reason = str(error).strip().partition("\n")[0].rstrip(".")
-        raise FileError(text, rule, reason=reason, hint=hint) from error
 
 
 def _config(text: str, path: Path) -> dict[str, Any]:

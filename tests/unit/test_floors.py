@@ -53,7 +53,7 @@ ONLY_IN = {
     "matplotlib": {"plots"},
     "onnx": {"onnx"},
     "safetensors": {"interop"},
-    "huggingface_hub": {"interop"},
+    "huggingface_hub": {"files"},
     "torch": set(),
     "PIL": {"datasets"},
     "mpi4py": {"parallel"},
