@@ -71,19 +71,19 @@ def note_alike(subject: str, names: Iterable[str]) -> None:
         warn(subject, f"{first_few(found, _MAX_NAMED)} are classes of their own", hint=hint)
 
 
-def numbered_labels(path: Path, labels: set[str], trained: set[str]) -> tuple[list[str], dict[str, int]]:
-    """The names of the classes of a table, and the number of each label.
+def numbered_labels(
+    path: Path, labels: set[str], trained: set[str], listed: Sequence[str]
+) -> tuple[list[str], dict[str, int]]:
+    """The names of the classes of a table, and the number of each label; ``listed`` are classes, if a file names them.
 
     Raises:
         DataError: a label is of no class that is listed, or trained.
-        FileError: the file of classes cannot be read.
     """
-    listed = listed_classes(path.parent)
     are_numbers = all(label.isdecimal() and len(label) <= _MAX_DIGITS for label in labels)
     if listed and labels <= set(listed):
-        return listed, {name: number for number, name in enumerate(listed)}
+        return [*listed], {name: number for number, name in enumerate(listed)}
     if listed and are_numbers and all(int(label) < len(listed) for label in labels):
-        return listed, {label: int(label) for label in labels}
+        return [*listed], {label: int(label) for label in labels}
     if listed:
         rule = f"every label must stand in {class_file(path.parent).name}, or be a class's number there, from 0 on"
         wrong = next(label for label in sorted(labels) if label not in listed)

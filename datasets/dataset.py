@@ -81,7 +81,7 @@ class Split:
         return tuple(self.x.shape[1:])
 
     def split_validation(self, fraction: float, seed: int) -> tuple[Split, Split]:
-        """Return two splits, shuffled: the first without, the second with ``fraction`` of the samples.
+        """Return two splits, drawn by ``seed``: the first without, the second with ``fraction`` of the samples.
 
         The same seed gives the same parts.
 
@@ -89,7 +89,8 @@ class Split:
             OptionError: the fraction leaves one of the two without samples.
         """
         kept, held_out = held_out_rows(len(self), fraction, seed)
-        return self._some(kept), self._some(held_out)
+        # What is measured is read in the order in which it lies in files.
+        return self._some(kept), self._some(np.sort(held_out))
 
     parted = old_method("parted", "split_validation")
 

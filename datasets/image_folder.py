@@ -88,7 +88,7 @@ class Reading:
         labels: the kind of their labels, one of LABEL_KINDS; None finds it.
         columns: those of a table that hold labels; None takes ``label`` or ``class``, else all that are not the path
             and the split.
-        shuffle_buffer: how many samples of archives are shuffled among themselves; None: SHUFFLE_BUFFER.
+        shuffle_buffer: how many samples of archives and the like are shuffled among themselves; None: SHUFFLE_BUFFER.
 
     Raises:
         OptionError: the size is not a pair of positive numbers, the buffer is not one, or there is no such kind of
@@ -326,10 +326,15 @@ def _label_places(
 
 
 def labelled_dataset(
-    name: str, subject: Path, parts: Mapping[str, Sequence[Labelled]], columns: Sequence[str], reading: Reading
+    name: str,
+    subject: Path,
+    parts: Mapping[str, Sequence[Labelled]],
+    columns: Sequence[str],
+    reading: Reading,
+    listed: Sequence[str] = (),
 ) -> Dataset:
-    """Pictures whose labels are texts as a data set."""
-    labels = read_labels(subject, parts, columns, reading.labels)
+    """Pictures whose labels are texts as a data set; ``listed`` are classes as for :func:`read_labels`."""
+    labels = read_labels(subject, parts, columns, reading.labels, listed)
     pictures: dict[str, Pictures] = {
         part: list(zip((entry.file for entry in own), labels.y[part], strict=True)) for part, own in parts.items()
     }

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from blobnet.datasets.array_files import suffix_of
+from blobnet.datasets.containers import Containers, Table
+from blobnet.datasets.dataset import Dataset
+from blobnet.datasets.image_folder import Reading
 from blobnet.datasets.listing import Listing
 from blobnet.datasets.packed import Packed, opened
 from blobnet.datasets.picture_labels import SEPARATOR, Labelled
@@ -15,8 +18,8 @@ from blobnet.datasets.pictures import reads
 from blobnet.errors import DataError, FileError
 from blobnet.support.picture_kinds import KINDS
 
-#: The endings of files that hold nothing but a label, and the keys of a label in JSON.
-_LABEL_ENDINGS, _LABEL_KEYS = ("cls", "label", "class"), ("label", "labels", "class", "cls")
+#: The endings of files that hold nothing but a label, and the keys of a label in JSON, or names of a column of labels.
+_LABEL_ENDINGS, LABEL_KEYS = ("cls", "label", "class"), ("label", "labels", "class", "cls")
 #: Where the folder of a file is its label.
 _FOLDER = "folder"
 #: Bytes up to which a file may be a label.
@@ -37,7 +40,24 @@ class Sample(NamedTuple):
     place: str
 
 
-def grouped(files: Iterable[Packed]) -> list[Sample]:
+def read_keyed(containers: Containers, files: Callable[[Path, Listing], Iterable[Packed]], reading: Reading) -> Dataset:
+    """The data set of samples in larger files, whose ``files`` are of one sample if they share a key.
+
+    Raises:
+        FileError: a file cannot be read.
+        DataError: a sample without a picture or a label.
+    """
+
+    def read(paths: Mapping[str, Sequence[Path]], listing: Listing) -> Table:
+        parts = {
+            split: [sample for path in own for sample in _grouped(files(path, listing))] for split, own in paths.items()
+        }
+        return _labelled({split: own for split, own in parts.items() if own}, reading.columns, listing)
+
+    return containers.read(reading, read)
+
+
+def _grouped(files: Iterable[Packed]) -> list[Sample]:
     """The samples that files of one container make, in the order of their first files.
 
     Raises:
@@ -56,9 +76,7 @@ def grouped(files: Iterable[Packed]) -> list[Sample]:
     return list(found.values())
 
 
-def labelled(
-    parts: Mapping[str, Sequence[Sample]], columns: Sequence[str] | None, listing: Listing
-) -> tuple[Sequence[str], dict[str, list[Labelled]]]:
+def _labelled(parts: Mapping[str, Sequence[Sample]], columns: Sequence[str] | None, listing: Listing) -> Table:
     """The pictures of samples with the texts of their labels, and the names of these.
 
     Args:
@@ -72,6 +90,8 @@ def labelled(
         FileError: a label cannot be read.
     """
     samples = [sample for own in parts.values() for sample in own]
+    if not samples:
+        return Table((), {})
     first = next((sample for sample in samples if _has_picture(sample)), samples[0])
     chosen = columns or [_place_of_label(first)]
     readers = [_reader(column, first) for column in chosen]
@@ -91,7 +111,7 @@ def labelled(
                     listing.leave_out(f".{ending}")
         if not found[split]:
             _picture(own[0], chosen)  # Raises: nothing but strays.
-    return (["label"] if columns is None else chosen), found
+    return Table(["label"] if columns is None else chosen, found)
 
 
 def _has_picture(sample: Sample) -> bool:
@@ -129,7 +149,7 @@ def _place_of_label(sample: Sample) -> str:
         return found
     if "json" in sample.files:
         content = _json(sample)
-        if key := next((key for key in _LABEL_KEYS if key in content), None):
+        if key := next((key for key in LABEL_KEYS if key in content), None):
             return key
     if "txt" in sample.files:
         return "txt"

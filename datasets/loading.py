@@ -13,6 +13,7 @@ from blobnet.datasets.dataset import Dataset
 from blobnet.datasets.digits import read_digits
 from blobnet.datasets.image_folder import TABLE_SUFFIXES, Reading, read_image_folder, read_picture_table
 from blobnet.datasets.known import KNOWN_SETS, read_known
+from blobnet.datasets.parquet import PARQUET_SUFFIXES, are_parquet, read_parquet
 from blobnet.datasets.user_data import ARRAY_SUFFIXES, NPY_SUFFIXES, has_arrays, holds_npy, read_dataset
 from blobnet.errors import FileError, OptionError, file_errors, near_matches, nearest
 
@@ -22,8 +23,9 @@ _OF_PICTURES = {
     **dict.fromkeys(("workers", "skip_unreadable"), "only pictures in a folder are decoded"),
     "labels": "only pictures have labels of several kinds",
     "columns": "only a table of pictures has columns of labels",
-    "shuffle_buffer": "only archives of pictures are shuffled by a buffer",
+    "shuffle_buffer": "only larger files of pictures, as archives, are shuffled by a buffer",
 }
+_SUFFIXES = (*ARRAY_SUFFIXES, *NPY_SUFFIXES, *TABLE_SUFFIXES, *TAR_SUFFIXES, *PARQUET_SUFFIXES)
 _RULE = "it must be a known name, or the path of a file or folder"
 
 
@@ -51,8 +53,8 @@ def load(  # noqa: PLR0913
         name_or_path: ``digits`` (ships with blobnet), ``fashion-mnist``, ``mnist``; or the path of a ``.npz`` file, of
             an HDF5 file (``.h5``, ``.hdf5``), of a folder with ``x.npy`` and ``y.npy`` (or of that ``x.npy``), of a
             folder that holds a folder of pictures for each class (perhaps in ``train``, ``val`` and ``test``), of a
-            ``.csv`` file with the columns ``path`` and ``label``, of boxes (docs/boxes.md), or of other forms in which
-            data lie, as ``train-{000..146}.tar`` (docs/data.md). A name comes before a path: ``./mnist`` is a folder.
+            ``.csv`` file with the columns ``path`` and ``label``, of boxes (docs/boxes.md), or of other forms of data,
+            ``train-{000..146}.tar`` or ``hf:OWNER/NAME`` say (docs/data.md). ``./mnist`` is a folder, not the name.
         folder: where to look for the files of ``fashion-mnist`` and ``mnist`` first (else: ``BLOBNET_DATA``).
         download: whether these two may be fetched into the user's cache if they are nowhere.
         size: (height, width) to which the pictures of a folder are resized.
@@ -60,8 +62,8 @@ def load(  # noqa: PLR0913
         skip_unreadable: whether pictures that cannot be decoded are left out, with a warning that names the first.
         units: what pictures become: 1 for gray, 3 for RGB; None: gray if all are. Nothing to others.
         labels: what the labels of pictures are: ``classes``, ``several`` (``cat|red``) or ``numbers``; None finds it.
-        columns: the columns of a table that hold labels; None: ``label``, else all but ``path`` and ``split``.
-        shuffle_buffer: how many samples of archives are shuffled among themselves (4096; docs/data.md).
+        columns: the columns that hold labels, of Parquet pictures too; None: ``label``, else what docs/data.md says.
+        shuffle_buffer: how many samples of archives and the like are shuffled among themselves (4096; docs/data.md).
 
     Raises:
         OptionError: the name is not known, or an option does not belong to this kind of data set.
@@ -116,6 +118,8 @@ def picture_reader(name_or_path: str | Path) -> Callable[[Path, Reading], Datase
         return None
     if are_archives(str(name_or_path)):
         found = read_archives
+    elif are_parquet(str(name_or_path)):
+        found = read_parquet
     elif path.is_dir():
         found = reader_of(path) or read_image_folder
     elif path.exists():
@@ -147,6 +151,6 @@ def _read_path(path: Path) -> Dataset:
         return read_dataset(path.parent)
     raise FileError(
         str(path),
-        "a data file must be a .npz, .npy, HDF5, CSV or tar file",
-        hint=f"its name must end in {', '.join((*ARRAY_SUFFIXES, *NPY_SUFFIXES, *TABLE_SUFFIXES, *TAR_SUFFIXES))}",
+        "a data file must be a .npz, .npy, HDF5, CSV, tar or Parquet file",
+        hint=f"its name must end in {', '.join(_SUFFIXES)}",
     )

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
+from blobnet.errors import FileError
+
 
 class Packed(os.PathLike[str]):
     """A file inside a larger one, in whose place it may stand.
@@ -122,19 +124,39 @@ class _StretchReader(io.RawIOBase):
         return count
 
 
+class Record(Packed):
+    """A value that a library gives as a whole. Another process gets its bytes, so that this one alone reads them."""
+
+    @property
+    @abstractmethod
+    def data(self) -> bytes | None:
+        """Its bytes; None where there are none."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes, counted."""
+        return len(self.data or b"")
+
+    def open(self) -> BinaryIO:
+        """Return it as a file.
+
+        Raises:
+            FileError: there are no bytes.
+        """
+        if (data := self.data) is None:
+            raise FileError(str(self), "it must hold its picture, and not be empty or a path alone")
+        return io.BytesIO(data)
+
+    def __reduce__(self) -> Any:
+        return Held, (self.container, self.name, self.data)
+
+
 @dataclass(frozen=True, slots=True)
-class Held(Packed):
+class Held(Record):
     """A file whose bytes are in memory."""
 
     container: Path
     name: str
-    data: bytes
+    data: bytes | None
 
     __str__ = Packed.__str__
-
-    @property
-    def size(self) -> int:
-        return len(self.data)
-
-    def open(self) -> BinaryIO:
-        return io.BytesIO(self.data)

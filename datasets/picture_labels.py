@@ -58,7 +58,11 @@ class PictureLabels:
 
 
 def read_labels(
-    subject: Path, parts: Mapping[str, Sequence[Labelled]], columns: Sequence[str], kind: str | None
+    subject: Path,
+    parts: Mapping[str, Sequence[Labelled]],
+    columns: Sequence[str],
+    kind: str | None,
+    listed: Sequence[str] = (),
 ) -> PictureLabels:
     """Labels of pictures from their texts.
 
@@ -69,6 +73,7 @@ def read_labels(
         kind: of the labels; None finds it: several where a text has a ``|``, or where more than one column holds 0 and
             1 alone; numbers where all texts are numbers, some of them with a fraction, or in more than one column; else
             classes.
+        listed: the names of classes, in the order of their numbers; without them those of the file of classes.
 
     Raises:
         DataError: a text is none of its kind, a label of another split is not trained, or a class is not listed.
@@ -77,14 +82,15 @@ def read_labels(
     """
     entries = [*chain.from_iterable(parts.values())]
     folder = subject if subject.is_dir() else subject.parent
-    found = kind or _kind_of(entries, columns, listed_classes(folder))
+    listed = listed or listed_classes(folder)
+    found = kind or _kind_of(entries, columns, listed)
     if found != SEVERAL:
         _check_cells(entries)
     if found == CLASSES:
         if len(columns) > 1:
             rule = "a class must lie in one column"
             raise OptionError("columns", rule, columns=", ".join(columns), hint=_kinds_hint(columns))
-        return _classes(subject, parts)
+        return _classes(subject, parts, listed)
     if found == NUMBERS:
         return _numbers(parts, columns)
     texts = [text for entry in entries for text in entry.cells if text]
@@ -92,7 +98,7 @@ def read_labels(
         _check_cells(entries)
         y = {part: _array([[*map(_value, entry.cells)] for entry in own], len(columns)) for part, own in parts.items()}
         return PictureLabels(y, tuple(columns), SEVERAL)
-    return _several(subject, folder, parts)
+    return _several(subject, listed, parts)
 
 
 def _check_cells(entries: Sequence[Labelled]) -> None:
@@ -158,9 +164,9 @@ def _array(rows: Sequence[Sequence[float]], columns: int) -> npt.NDArray[np.floa
     return np.array(rows, np.float32).reshape(len(rows), columns)
 
 
-def _classes(subject: Path, parts: Mapping[str, Sequence[Labelled]]) -> PictureLabels:
+def _classes(subject: Path, parts: Mapping[str, Sequence[Labelled]], listed: Sequence[str]) -> PictureLabels:
     labels = {entry.cells[0] for entry in chain.from_iterable(parts.values())}
-    names, number_of = numbered_labels(subject, labels, {entry.cells[0] for entry in parts["train"]})
+    names, number_of = numbered_labels(subject, labels, {entry.cells[0] for entry in parts["train"]}, listed)
     y = {part: np.array([number_of[entry.cells[0]] for entry in own], np.int64) for part, own in parts.items()}
     return PictureLabels(y, tuple(names), CLASSES)
 
@@ -185,23 +191,21 @@ def _numbers(parts: Mapping[str, Sequence[Labelled]], columns: Sequence[str]) ->
     return PictureLabels({part: _array(own, count) for part, own in rows.items()}, names, NUMBERS)
 
 
-def _several(subject: Path, folder: Path, parts: Mapping[str, Sequence[Labelled]]) -> PictureLabels:
+def _several(subject: Path, listed: Sequence[str], parts: Mapping[str, Sequence[Labelled]]) -> PictureLabels:
     """Any number of names for each picture, in all of its columns."""
     names_of = {
         part: [{piece for text in entry.cells for piece in _pieces(text) if piece} for entry in own]
         for part, own in parts.items()
     }
     trained = set().union(*names_of["train"])
-    listed = listed_classes(folder)
     if not trained:
         raise DataError(str(subject), "a picture to train on must have a label", pictures=len(parts["train"]))
     known = listed or sorted(trained)
     for part, own in parts.items():
         for entry, names in zip(own, names_of[part], strict=True):
             if not names <= set(known):
-                rule = (
-                    f"every label must stand in {class_file(folder).name}" if listed else "every label must be trained"
-                )
+                where = class_file(subject if subject.is_dir() else subject.parent).name
+                rule = f"every label must stand in {where}" if listed else "every label must be trained"
                 raise DataError(entry.place, rule, label=min(names - set(known)), labels=known)
     note_alike(str(subject), known)
     y = {

@@ -1,10 +1,11 @@
-"""Tar archives to read, as other tools write them."""
+"""Files of many pictures to read, as other tools write them."""
 
 from __future__ import annotations
 
 import io
+import json
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,32 @@ def pack(path: Path, members: Mapping[str, bytes] | Iterable[tuple[str, bytes]])
     return path
 
 
+def pack_table(path: Path, columns: Mapping[str, Sequence[Any]], features: Any = None, **settings: Any) -> Path:
+    """A Parquet file of columns, of which pictures are bytes or (bytes, path), with what ``datasets`` says of them."""
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    pictures = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    arrays = {
+        name: pa.array([{"bytes": own[0], "path": own[1]} for own in values], pictures)
+        if isinstance(values[0], tuple)
+        else pa.array(values)
+        for name, values in columns.items()
+    }
+    said = {"info": {"features": features}} if features is not None else {}
+    table = pa.table(arrays, metadata={"huggingface": json.dumps(said)})
+    pytest.importorskip("pyarrow.parquet").write_table(table, path, **settings)
+    return path
+
+
 def pack_digits(path: Path, split: Any, first: int, count: int) -> Path:
-    """Some samples of the real digits, from 0 to 16, as pictures and their classes."""
+    """Some samples of the real digits, from 0 to 16, as pictures and their classes, in a file of the path's kind."""
+    rows = range(first, first + count)
+    pictures = [as_png((split.x[row, 0] * 15).astype(np.uint8)) for row in rows]
+    if path.suffix == ".parquet":
+        features = {"image": {"_type": "Image"}, "label": {"names": [*"0123456789"], "_type": "ClassLabel"}}
+        names = [f"{row:03}.png" for row in rows]
+        columns = {"image": [*zip(pictures, names, strict=True)], "label": [int(split.y[row]) for row in rows]}
+        return pack_table(path, columns, features)
     members: dict[str, bytes] = {}
-    for number in range(first, first + count):
-        pixels = (split.x[number, 0] * 15).astype(np.uint8)
-        members |= {f"{number:03}.png": as_png(pixels), f"{number:03}.cls": str(split.y[number]).encode()}
+    for row, picture in zip(rows, pictures, strict=True):
+        members |= {f"{row:03}.png": picture, f"{row:03}.cls": str(split.y[row]).encode()}
     return pack(path, members)

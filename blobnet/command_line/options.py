@@ -33,7 +33,8 @@ _DATA = """\
 --dataset DATA  digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder with x.npy
   and y.npy, of a folder that holds a folder of pictures for each class, or the folders images and masks, of a CSV
   file with the columns path and label: a class, several labels (cat|red), or a number; or of boxes: COCO's .json, or
-  a folder of YOLO or Pascal VOC; or of tar archives (WebDataset): 'train-{{000..146}}.tar', in quotes"""
+  a folder of YOLO or Pascal VOC; or of tar archives (WebDataset) or Parquet files: 'train-{{000..146}}.tar', in
+  quotes; or hf:OWNER/NAME, a data set of the Hugging Face hub"""
 _READING = """\
 --data-folder DIR  where the files of mnist or fashion-mnist are looked for first
 --image-size HxW  resize pictures to this height and width, 64x48 say, or 64 for both (default: those of a saved model)
@@ -42,8 +43,8 @@ _READING = """\
 --labels KIND  what the labels of pictures are: classes, several (any number of labels a picture) or numbers (default:
   what they look like, or what a saved model was trained for)
 --columns LIST  the columns of a CSV file that hold labels: age,height (default: label, else all but path and split);
-  of archives the ends of names, or the keys in .json
---shuffle-buffer N  samples of archives that are shuffled among themselves (default: 4096)"""
+  of archives the ends of names, or the keys in .json; of Parquet also that of pictures: image,label
+--shuffle-buffer N  samples of archives, or Parquet, that are shuffled among themselves (default: 4096)"""
 _METRICS = """\
 --metrics LIST  functions of blobnet.metrics to measure as well: auc,f1 say (default: average_precision and f1 for
   several labels of pictures, mae and r2 for numbers)"""

@@ -64,7 +64,7 @@ def check_resumed(
         raise _refusal("samples", saved["samples"], samples)
     if state.place and saved.get("order") != facts.get("order"):
         rule = "in the middle of an epoch, samples must be in the order of the interrupted training"
-        hint = "give the same archives in the same order, and the same --shuffle-buffer (shuffle_buffer in Python)."
+        hint = "give the same files in the same order, and the same --shuffle-buffer (shuffle_buffer in Python)."
         raise OptionError("resume", rule, saved=saved.get("order"), now=facts.get("order"), hint=hint)
     return changed
 

@@ -1,4 +1,4 @@
-"""Archives of pictures, from files to a trained model and back."""
+"""Larger files of pictures, from files to a trained model and back."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import blobnet as bn
 from tests.packing import pack_digits
 
 
-@pytest.fixture
-def archives(tmp_path: Path) -> str:
+@pytest.fixture(params=["tar", "parquet"])
+def archives(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Sixty digits to train on and thirty to test on."""
     data = bn.datasets.load("digits")
     for name, split, first in (("train-0", data.train, 0), ("train-1", data.train, 30), ("test-0", data.test, 0)):
         assert split is not None
-        pack_digits(tmp_path / f"{name}.tar", split, first, 30)
-    return f"{tmp_path}/t*-{{0..1}}.tar".replace("{0..1}", "?")
+        pack_digits(tmp_path / f"{name}.{request.param}", split, first, 30)
+    return f"{tmp_path}/t*-?.{request.param}"
 
 
 def test_train_resume_and_evaluate(run, archives: str) -> None:
@@ -29,7 +29,7 @@ def test_train_resume_and_evaluate(run, archives: str) -> None:
     assert run(*options, "--epochs", 2, "--resume", "--output", "parts.h5").status == 0
     measured = run("evaluate", "whole.h5", "--dataset", archives, "--report", "--mistakes", "mistakes.csv")
     assert measured.status == 0, measured.err
-    assert "test-0.tar, 0" in Path("mistakes.csv").read_text()
+    assert f"test-0{archives[archives.rindex('.') :]}, " in Path("mistakes.csv").read_text()
 
 
 def test_patterns_that_a_shell_expanded(run) -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +19,13 @@ import blobnet as bn
 from blobnet.command_line.main import main
 from blobnet.errors import BlobnetWarning, FileError, OptionError, ShapeError
 from blobnet.interop.hub import find
+from tests.interop.hub_server import COMMIT, Hub
 from tests.interop.networks import random_weights
 
 constants = pytest.importorskip("huggingface_hub.constants")
 pytest.importorskip("safetensors")
 pytestmark = pytest.mark.filterwarnings("error")
 
-COMMIT = "0123456789abcdef" * 2 + "01234567"
 SIDE, NAMES = 32, ["cat", "dog", "hen"]
 CONFIG = {
     "architecture": "resnet8",
@@ -42,75 +39,6 @@ CONFIG = {
     },
 }
 NORMALIZATION = [127.5, 63.75, 31.875], [51, 63.75, 127.5]
-
-
-class Hub(http.server.ThreadingHTTPServer):
-    """Repositories: the bytes of files by their names, by the repositories' names."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Requests)
-        self.repositories: dict[str, dict[str, bytes]] = {}
-        self.requests: list[str] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Requests(http.server.BaseHTTPRequestHandler):
-    """``GET /OWNER/NAME/resolve/REVISION/FILE`` and HEAD of the same, with the headers that the hub gives."""
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        hub: Any = self.server
-        hub.requests.append(f"{self.command} {self.path}")
-        match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", self.path)
-        files = hub.repositories.get(match[1]) if match else None
-        if match is None or files is None:
-            self.answer(404, code="RepoNotFound")
-        elif files.get("gated"):
-            self.answer(403, code="GatedRepo")
-        elif match[2] not in ("main", COMMIT):
-            self.answer(404, code="RevisionNotFound")
-        elif match[3] not in files:
-            self.answer(404, code="EntryNotFound")
-        else:
-            self.answer(200, files[match[3]])
-
-    def answer(self, status: int, body: bytes = b"", code: str | None = None) -> None:
-        self.send_response(status)
-        headers = {"Content-Length": len(body), "X-Repo-Commit": COMMIT}
-        headers |= {"X-Error-Code": code} if code else {"ETag": f'"{hashlib.sha256(body).hexdigest()}"'}
-        for name, value in headers.items():
-            self.send_header(name, str(value))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    server = Hub()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    # What the client makes of $HF_ENDPOINT when it is imported; a test below starts a process with it.
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
-    )
-    monkeypatch.setattr(constants, "ENDPOINT", server.url)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 @pytest.fixture(scope="module")

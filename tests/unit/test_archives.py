@@ -14,7 +14,7 @@ import pytest
 
 from blobnet import datasets
 from blobnet.datasets import image_folder
-from blobnet.datasets.archives import archives_of
+from blobnet.datasets.containers import containers_of
 from blobnet.datasets.packed import Stretch
 from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError
 from tests.packing import as_png, image, pack
@@ -26,6 +26,10 @@ def picture(seed: int, size: tuple[int, int] = (5, 7)) -> np.ndarray:
 
 def png(seed: int, size: tuple[int, int] = (5, 7)) -> bytes:
     return as_png(picture(seed, size))
+
+
+def names(text: str) -> list[Path]:
+    return [*containers_of(Path(text), (".tar",)).splits]
 
 
 def digits(path: Path, first: int, count: int) -> Path:
@@ -65,14 +69,14 @@ def test_patterns_are_those_of_a_shell(tmp_path: Path, pattern: str) -> None:
     expected = [tmp_path / name for name in braceexpand(pattern)]
     for path in expected:
         path.touch()
-    assert archives_of(f"{tmp_path}/{pattern}") == expected
+    assert names(f"{tmp_path}/{pattern}") == expected
 
 
 def test_all_names_of_archives(tmp_path: Path) -> None:
     paths = [digits(tmp_path / f"{name}.tar", 0, 3) for name in ("a0", "a1", "b0")]
-    assert archives_of(f"{tmp_path}/a?.tar") == paths[:2]
-    assert archives_of(f"{tmp_path}/b0.tar::{tmp_path}/a*.tar") == [paths[2], *paths[:2]]
-    assert archives_of(str(tmp_path)) == paths
+    assert names(f"{tmp_path}/a?.tar") == paths[:2]
+    assert names(f"{tmp_path}/b0.tar::{tmp_path}/a*.tar") == [paths[2], *paths[:2]]
+    assert names(str(tmp_path)) == paths
     assert repr(datasets.load(tmp_path)).endswith("9 samples of (3, 5, 7), 3 classes")
     (tmp_path / "class").mkdir()  # Then it is a folder of pictures, with archives beside the classes.
     with pytest.raises(DataError, match="the folder of a class must hold pictures"):
@@ -179,7 +183,7 @@ def test_joined_archives_are_refused(tmp_path: Path) -> None:
     (tmp_path / "both.tar").write_bytes(b"".join(parts))
     with pytest.raises(FileError, match="there is more behind its end: archives must not be joined to one file"):
         datasets.load(tmp_path / "both.tar")
-    with pytest.raises(OptionError, match="there must be the name of an archive between two ::"):
+    with pytest.raises(OptionError, match="there must be the name of a file between two ::"):
         datasets.load(f"{tmp_path / '0.tar'}::::{tmp_path / '1.tar'}")
 
 
@@ -215,7 +219,7 @@ def test_a_damaged_header_is_not_taken_for_the_end(tmp_path: Path) -> None:
         ({"a.png": png(1), "a.jpg": png(1), "a.cls": b"0"}, {}, r"one picture\. Received found=png, jpg, cls"),
         ([("a.png", png(1)), ("a.png", png(2))], {}, r"a name must come once.*Received name=a\.png"),
         ({"x/a.png": png(1), "b.png": png(2)}, {}, "every sample must lie in the folder of its class"),
-        ({}, {}, "archives must hold samples to train on"),
+        ({}, {}, "there must be samples to train on"),
         ({"a.png": png(1), "a.cls": b"0", "b.png": png(1, (9, 9)), "b.cls": b"1"}, {}, "pictures must have one size"),
         ({"a.png": png(1)[:60], "a.cls": b"0"}, {}, r"a.png: the picture must be readable and whole.*Hint: skip"),
         ({"a.png": png(1), "a.cls": b"0"}, {"shuffle_buffer": 0}, "shuffle_buffer: it must be a number of samples"),
@@ -229,11 +233,11 @@ def test_samples_that_do_not_do(tmp_path: Path, members: Any, asked: Any, rule: 
 @pytest.mark.parametrize(
     ("name", "kind", "rule"),
     [
-        ("{0..3}.tar", FileError, r"2\.tar: every archive must be there\. Received missing=2, of=4"),
+        ("{0..3}.tar", FileError, r"2\.tar: every file must be there\. Received missing=2, of=4"),
         ("o*.tar", FileError, r"files must match the pattern\. Received found=0"),
         ("0.tar.gz", FileError, r"archives must not be packed as a whole.*Hint: gunzip"),
-        ("{0..99999999}.tar", OptionError, "a pattern must name no more than 1000000 archives"),
-        ("{000..999}/{000..999}/{00..99}.tar", OptionError, "a pattern must name no more than 1000000 archives"),
+        ("{0..99999999}.tar", OptionError, "a pattern must name no more than 1000000 files"),
+        ("{000..999}/{000..999}/{00..99}.tar", OptionError, "a pattern must name no more than 1000000 files"),
     ],
 )
 def test_names_of_archives_that_do_not_do(tmp_path: Path, name: str, kind: Any, rule: str) -> None:
@@ -245,12 +249,14 @@ def test_names_of_archives_that_do_not_do(tmp_path: Path, name: str, kind: Any, 
 
 @pytest.mark.parametrize("name", ["pipe:curl http://x/a.tar", "http://x/{0..3}.tar", "s3://x/a.tar"])
 def test_archives_elsewhere_are_not_fetched(name: str) -> None:
-    with pytest.raises(OptionError, match=r"archives must be files of this machine.*Hint: fetch them first"):
+    with pytest.raises(OptionError, match=r"data must lie in files of this machine.*Hint: fetch them first"):
         datasets.load(name)
 
 
 def test_a_buffer_is_for_archives(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="shuffle_buffer: only archives of pictures are shuffled by a buffer"):
+    with pytest.raises(
+        OptionError, match="shuffle_buffer: only larger files of pictures, as archives, are shuffled by a buffer"
+    ):
         datasets.load("digits", shuffle_buffer=9)
 
 

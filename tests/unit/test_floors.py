@@ -62,6 +62,7 @@ ONLY_IN = {
     "tifffile": {"datasets"},
     "nibabel": {"datasets"},
     "pydicom": {"datasets"},
+    "pyarrow": {"datasets"},
 }
 
 
