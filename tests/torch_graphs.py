@@ -218,11 +218,27 @@ def recurrent(layer: Any, x: list[Any], p: dict[str, Any]) -> Any:
     module = getattr(torch.nn, layer.kind)(x[0].shape[1], layer.units, **arguments)
     own = {names[name.removeprefix("reverse_")] + "_reverse" * name.startswith("reverse_"): p[name] for name in p}
     own |= {name: 0 * own[name.replace("hh", "ih")] for name, _ in module.named_parameters() if name not in own}
+    if len(x) > 1:
+        return packed(layer, module, own, x[0].transpose(1, 2), x[1].detach().long().reshape(-1))
     series = x[0].flip(2) if layer.reverse else x[0]
     states, _ = torch.func.functional_call(module, own, (series.transpose(1, 2),))
     if layer.return_sequences:
         return states.transpose(1, 2).flip(2) if layer.reverse else states.transpose(1, 2)
     return torch.cat([states[:, -1, : layer.units], states[:, 0, layer.units :]], 1)
+
+
+def packed(layer: Any, module: Any, own: dict[str, Any], series: Any, lengths: Any) -> Any:
+    """The same of samples (N, width, channels) of several lengths: PyTorch's packed sequences."""
+    places = torch.arange(series.shape[1]).expand(series.shape[:2])
+    turned = torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)[:, :, None]
+    series = series.gather(1, turned.expand(series.shape)) if layer.reverse else series
+    packs = torch.nn.utils.rnn
+    pack = packs.pack_padded_sequence(series, lengths, batch_first=True, enforce_sorted=False)
+    states, last = torch.func.functional_call(module, own, (pack,))
+    if not layer.return_sequences:
+        return (last[0] if isinstance(last, tuple) else last).transpose(0, 1).flatten(1)
+    states, _ = packs.pad_packed_sequence(states, batch_first=True, total_length=series.shape[1])
+    return (states.gather(1, turned.expand(states.shape)) if layer.reverse else states).transpose(1, 2)
 
 
 def embedding(layer: Any, x: list[Any], p: dict[str, Any]) -> Any:

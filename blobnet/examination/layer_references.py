@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,25 +217,42 @@ def of_recurrent(layer: LSTM | GRU) -> Reference:
             for prefix in layer.prefixes
         ]
 
+    def samples(inputs: Inputs) -> Iterator[tuple[int, Float64Array]]:
+        """The number of each sample, and what there is of it, (1, C, length)."""
+        x = inputs[0].reshape(*inputs[0].shape[:2], -1)
+        lengths = inputs[1].reshape(-1).astype(int) if len(inputs) > 1 else [x.shape[2]] * len(x)
+        for number, length in enumerate(lengths):
+            yield number, x[number : number + 1, :, :length]
+
     def forward(inputs: Inputs, parameters: Parameters) -> Float64Array:
-        x, found = inputs[0].reshape(*inputs[0].shape[:2], -1), []
+        count, found = len(inputs[0]), []
+        width = inputs[0].reshape(*inputs[0].shape[:2], -1).shape[2]
         for _, step, own in sides(parameters):
-            values, _ = recurrent.states(layer.kind, x[:, :, ::step], own)
-            found.append(values[:, :, ::step] if layer.return_sequences else values[:, :, -1])
+            part = np.zeros((count, units, width) if layer.return_sequences else (count, units))
+            for number, x in samples(inputs):
+                values, _ = recurrent.states(layer.kind, x[:, :, ::step], own)
+                if layer.return_sequences:
+                    part[number, :, : x.shape[2]] = values[0, :, ::step]
+                else:
+                    part[number] = values[0, :, -1]
+            found.append(part)
         return np.concatenate(found, axis=1)
 
     def backward(inputs: Inputs, parameters: Parameters, delta: Float64Array) -> Backward:
-        x = inputs[0].reshape(*inputs[0].shape[:2], -1)
-        dx, gradients = np.zeros(x.shape), dict[str, Float64Array]()
+        deltas = [np.zeros(given.shape) for given in inputs]
+        dx = deltas[0].reshape(*inputs[0].shape[:2], -1)
+        delta, gradients = delta.reshape(*delta.shape[:2], -1), dict[str, Float64Array]()
         for number, (prefix, step, own) in enumerate(sides(parameters)):
-            part = delta.reshape(*delta.shape[:2], -1)[:, number * units : (number + 1) * units]
-            whole = np.zeros((len(x), units, x.shape[2]))
-            whole[:, :, slice(None) if layer.return_sequences else slice(-1, None)] = part
-            whole = whole[:, :, ::step] if layer.return_sequences else whole
-            found, of_parameters = recurrent.states_backward(layer.kind, x[:, :, ::step], own, whole)
-            dx += found[:, :, ::step]
-            gradients |= {prefix + name: values for name, values in of_parameters.items()}
-        return [dx.reshape(inputs[0].shape)], gradients
+            for sample, x in samples(inputs):
+                part = delta[sample : sample + 1, number * units : (number + 1) * units]
+                whole = np.zeros((1, units, x.shape[2]))
+                whole[:, :, slice(None) if layer.return_sequences else slice(-1, None)] = part[:, :, : x.shape[2]]
+                whole = whole[:, :, ::step] if layer.return_sequences else whole
+                found, of_parameters = recurrent.states_backward(layer.kind, x[:, :, ::step], own, whole)
+                dx[sample, :, : x.shape[2]] += found[0, :, ::step]
+                for name, values in of_parameters.items():
+                    gradients[prefix + name] = gradients.get(prefix + name, 0.0) + values
+        return deltas, gradients
 
     return Reference(forward, backward)
 

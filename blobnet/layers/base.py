@@ -323,6 +323,12 @@ class _Checks:
         for name in names:
             check_count(self.subject, name, getattr(self, name))
 
+    def _require_exact(self, count: int, kind: StorageType) -> None:
+        """Raises OptionError where whole numbers up to ``count``, or 2 / epsilon, are not exact in a type."""
+        rule = "numbers must be exact in the type that lies between layers"
+        hint = "precision='fp32' and storage='float32' have 24 bits."
+        self._require(count <= 2 / kind.epsilon, rule, count=count, type=kind.name, hint=hint)
+
     def _require_rank(self, shape: Shape, rank: int) -> None:
         axes = "(" + ", ".join(("units", *AXIS_NAMES[AXES - rank :])) + ("" if rank else ",") + ")"
         self._require_shape(shape.rank == rank, f"the input must have the axes {axes}", input=shape)
@@ -352,8 +358,8 @@ class Layer(_Checks, metaclass=Explained):
     #: Whether samples enter a network by this layer.
     takes_samples: ClassVar[bool] = False
 
-    #: Whether values that the layer reads are numbers of things, which must stay as they are: no statistics fit them.
-    takes_numbers: ClassVar[bool] = False
+    #: The inputs whose values are numbers of things, which must stay as they are: no statistics fit them.
+    takes_numbers: ClassVar[tuple[int, ...]] = ()
 
     #: Whether the output holds values of the inputs as they are, in other places.
     moves_values: ClassVar[bool] = False

@@ -37,7 +37,7 @@ class Embedding(ContractionLayer):
     units: int
     initializer: str = "fan_in_uniform"
     sized_by: ClassVar[str] = "units"
-    takes_numbers: ClassVar[bool] = True
+    takes_numbers: ClassVar[tuple[int, ...]] = (0,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,9 +60,5 @@ class Embedding(ContractionLayer):
         built.sum("O", (n, e, t), term, shape=(given.shape[0], self.units, width))
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
-        kind = site.inputs[0].type
-        # Whole numbers up to 2 / epsilon are exact.
-        rule = "numbers must be exact in the type that lies between layers"
-        hint = "precision='fp32' and storage='float32' have 24 bits."
-        self._require(self.count <= 2 / kind.epsilon, rule, count=self.count, type=kind.name, hint=hint)
+        self._require_exact(self.count, site.inputs[0].type)
         return super().forward(site)

@@ -5,20 +5,23 @@ All of it is contractions. The launches of all positions are those of one progra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from blobnet.contraction.build import Builder, indexes
 from blobnet.contraction.calls import Context, Operand
 from blobnet.contraction.derivatives import differentiate, filled
-from blobnet.contraction.form import Affine, Expression, Number, Program, Read, Tensor, apply
+from blobnet.contraction.form import Affine, Expression, Number, Position, Program, Read, Tensor, apply
 from blobnet.implementations.programs import calls
 from blobnet.launch.kernel_call import Array, Blob, KernelCall
 from blobnet.layers.base import Kept, Layer, LayerContext, ParameterSpec
 from blobnet.layers.initializers import check_initializer
 from blobnet.memory.blob import Shape
+
+#: What makes a state 0 beyond the end of a sample.
+_Cut: TypeAlias = Callable[[Expression], Expression]
 
 
 class _Sizes(NamedTuple):
@@ -31,6 +34,12 @@ class _Sizes(NamedTuple):
     rows: int
     shift: int
     is_sequence: bool
+    has_lengths: bool
+
+    @property
+    def finds_ends(self) -> bool:
+        """Whether the output is the state at each sample's own last position."""
+        return self.has_lengths and self.shift > 0 and not self.is_sequence
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,8 @@ class _Recurrent(Layer):
     """The base: (units, width) -> (units, width), position after position.
 
     States lie in memory of ``width + 1`` slots: the state at a position in the slot of its number, or of the next one
-    where positions are walked from the first; what is left is the state before all, zeros.
+    where positions are walked from the first; what is left is the state before all, zeros. Beyond a sample's end states
+    are zeros too, so that the way back begins there.
     """
 
     units: int
@@ -47,6 +57,8 @@ class _Recurrent(Layer):
     reverse: bool = False
     return_sequences: bool = True
     initializer: str = "glorot_uniform"
+    arity: ClassVar[tuple[int, int | None]] = (1, 2)
+    takes_numbers: ClassVar[tuple[int, ...]] = (1,)
     kept: ClassVar[Kept] = Kept(inputs=True)
     sized_by: ClassVar[str] = "units"
     #: How many gates there are; whether there is a memory beside the output.
@@ -72,6 +84,8 @@ class _Recurrent(Layer):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         self._require_rank(inputs[0], 1)
+        rule = "the second input must be one number a sample, its length"
+        self._require_shape(all(shape == Shape(1) for shape in inputs[1:]), rule, inputs=[*map(str, inputs)])
         units = self.units * len(self.prefixes)
         return Shape(units, inputs[0].width) if self.return_sequences else Shape(units)
 
@@ -93,19 +107,22 @@ class _Recurrent(Layer):
         return () if not self.bias else ("bias",) if self.has_memory else ("bias", "recurrent_bias")
 
     @staticmethod
-    def cell(built: Builder, gates: list[Read], before: Read) -> None:
+    def cell(built: Builder, gates: list[Read], before: Read, cut: _Cut) -> None:
         """State the output ``O``, and the memory ``C`` if there is one.
 
         Args:
             built: takes the statements.
             gates: the sum of each gate; without a memory what each gets from the input, then from the state before.
             before: the memory, or without one the output, at the position before.
+            cut: goes around what is stated.
         """
         raise NotImplementedError
 
     # -- kernel calls ------------------------------------------------------------------------------------------------
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
+        if len(site.shapes) > 1:
+            self._require_exact(site.shapes[0].width, site.inputs[1].type)
         return [call for number in range(len(self.prefixes)) for call in _Direction(self, site, number).forward()]
 
     def backward_parameters(self, site: LayerContext) -> list[KernelCall]:
@@ -120,7 +137,7 @@ class _Recurrent(Layer):
         for number in range(len(self.prefixes)):
             direction = _Direction(self, site, number)
             made += [*(() if is_done else direction.backward()), *direction.input_delta(is_added=number > 0)]
-        return made
+        return made + _Direction(self, site, 0).lengths_delta()
 
 
 class _Direction:
@@ -130,13 +147,14 @@ class _Direction:
         self._layer, self._site, self._prefix = layer, site, layer.prefixes[number]
         is_reverse = layer.reverse or number > 0
         shape, self._units = site.shapes[0], layer.units
+        self._has_lengths = len(site.shapes) > 1
         self._rows, self._width = layer.gates * layer.units, shape.width
         self._walk = range(self._width)[:: -1 if is_reverse else 1]
         shift = 0 if is_reverse else 1
         self._before, self._after = 1 - shift, shift
-        sizes = _Sizes(
-            site.batch_size, shape.units, self._width, self._units, self._rows, shift, layer.return_sequences
-        )
+        kinds = layer.return_sequences, self._has_lengths
+        sizes = _Sizes(site.batch_size, shape.units, self._width, self._units, self._rows, shift, *kinds)
+        self._finds_ends = sizes.finds_ends
         self._programs = _programs(type(layer), sizes, layer._biases)
         self._first = number * self._units
 
@@ -155,6 +173,16 @@ class _Direction:
 
     def _deltas(self, of: str) -> Array:
         return self._memory(f"{of} deltas", self._width, self._rows)
+
+    def _within(self, position: int) -> dict[str, Operand]:
+        """Whether each sample reaches to a position, where lengths are given."""
+        mask = self._site.memory("mask", per_sample=self._width) if self._has_lengths else None
+        return {"M": _slot(mask, position, 1)} if mask else {}
+
+    @property
+    def _lengths(self) -> dict[str, Operand]:
+        """The lengths, where the only output is the state at a sample's last position."""
+        return {"L": self._site.inputs[1]} if self._finds_ends else {}
 
     def _states(self, name: str) -> Array:
         return self._memory(name, self._width + 1, self._units)
@@ -194,6 +222,9 @@ class _Direction:
         has_memory = layer.has_memory
         weights = self._parameters("weight", *layer._biases[:1])
         made = self._run("inputs", {"I": site.inputs[0], **weights, "P": self._inputs}, "forward")
+        if self._has_lengths and not self._first:
+            mask = site.memory("mask", per_sample=self._width)
+            made += self._run("mask", {"L": site.inputs[1], "M": mask}, "forward")
         outputs, memories = self._states("outputs"), self._states("memories") if has_memory else None
         states = [outputs, memories] if memories else [outputs]
         start = self._walk[0] + self._before
@@ -207,12 +238,13 @@ class _Direction:
             if has_memory:
                 operands["P"] = sums
             made += self._run("products", operands, "forward")
-            operands = self._parts(self._gate_arrays(), position)
+            operands = self._parts(self._gate_arrays(), position) | self._within(position)
             operands |= {"B": _slot(states[-1], before, units), "O": _slot(outputs, after, units)}
             if memories:
                 operands["C"] = _slot(memories, after, units)
             made += self._run("cell", operands, "forward")
-        return [*made, *self._run("output", {"H": outputs, "O": self._output(site.output)}, "forward")]
+        operands = {"H": outputs, **self._lengths, "O": self._output(site.output)}
+        return [*made, *self._run("output", operands, "forward")]
 
     def backward(self) -> list[KernelCall]:
         """The calls that leave the deltas of all gates."""
@@ -220,7 +252,7 @@ class _Direction:
         has_memory, outputs = layer.has_memory, self._states("outputs")
         deltas = self._states("output deltas")
         label = "backward"
-        made = self._run("spread", {"D": self._output(site.delta), "H": deltas}, label)
+        made = self._run("spread", {"D": self._output(site.delta), **self._lengths, "H": deltas}, label)
         before_state = self._states("memories") if has_memory else outputs
         memory_deltas = self._states("memory deltas") if has_memory else None
         if memory_deltas:
@@ -228,7 +260,8 @@ class _Direction:
         gate_deltas = [self._deltas("inputs")] if has_memory else [self._deltas("inputs"), self._deltas("products")]
         for position in reversed(self._walk):
             before, after = position + self._before, position + self._after
-            operands = self._parts(self._gate_arrays(), position) | self._parts(gate_deltas, position, "d_")
+            operands = self._parts(self._gate_arrays(), position) | self._within(position)
+            operands |= self._parts(gate_deltas, position, "d_")
             operands |= {"B": _slot(before_state, before, units), "d_O": _slot(deltas, after, units)}
             if memory_deltas:
                 operands |= {"d_C": _slot(memory_deltas, after, units), "d_B": _slot(memory_deltas, before, units)}
@@ -261,12 +294,19 @@ class _Direction:
 
     def input_delta(self, *, is_added: bool) -> list[KernelCall]:
         """The calls that set the input's delta, or add to it."""
-        (delta,) = self._site.input_deltas
+        delta = self._site.input_deltas[0]
         if delta is None:
             return []
         accumulate = ["d_I"] if is_added or self._site.accumulate[0] else []
         operands = {**self._parameters("weight"), "d_P": self._deltas("inputs"), "d_I": delta}
         return self._run("input delta", operands, "backward data", accumulate)
+
+    def lengths_delta(self) -> list[KernelCall]:
+        """The calls that set the delta of the lengths, which is 0."""
+        delta = self._site.input_deltas[1] if self._has_lengths else None
+        if delta is None or self._site.accumulate[1]:
+            return []
+        return self._run("no delta", {"Z": delta}, "backward data")
 
 
 def _slot(array: Array, slot: int, elements: int) -> Array:
@@ -296,8 +336,14 @@ def _of_a_position(kind: type[_Recurrent], sizes: _Sizes, biases: tuple[str, ...
     products = built.program
 
     parts = [Tensor(f"G{number}", (samples, units)) for number in range(kind.gates * (1 if kind.has_memory else 2))]
-    built = Builder([*parts, Tensor("B", (samples, units))])
-    kind.cell(built, [part(n, u) for part in parts], Tensor("B", (samples, units))(n, u))
+    state, mask = Tensor("B", (samples, units)), Tensor("M", (samples, 1))
+    wanted = [*parts, state]
+    built = Builder([*wanted, mask] if sizes.has_lengths else wanted)
+
+    def cut(value: Expression) -> Expression:
+        return value * mask(n, 0) if sizes.has_lengths else value
+
+    kind.cell(built, [part(n, u) for part in parts], state(n, u), cut)
     cell = built.program
     if kind.has_memory:
         memory = next(one.output.tensor for one in cell.statements if one.output.tensor.name == "C")
@@ -308,14 +354,14 @@ def _of_a_position(kind: type[_Recurrent], sizes: _Sizes, biases: tuple[str, ...
         "zeros": Program((), (zeros,), (filled(zeros, Number(0.0)),)),
         "products": products,
         "cell": cell,
-        "cell deltas": differentiate(cell),
+        "cell deltas": differentiate(cell, [tensor.name for tensor in wanted]),
         "product deltas": differentiate(products, ["H"]),
     }
 
 
 def _of_all_positions(sizes: _Sizes, biases: tuple[str, ...]) -> dict[str, Program]:
     """The programs that run once, over all positions."""
-    samples, channels, width, units, rows, shift, is_sequence = sizes
+    samples, channels, width, units, rows, shift, is_sequence, _ = sizes
     n, t, f, u, c = indexes("n t f u c")
     given, sums = Tensor("I", (samples, channels, width)), Tensor("P", (samples, width, rows))
     states = Tensor("H", (samples, width + 1, units))
@@ -327,14 +373,19 @@ def _of_all_positions(sizes: _Sizes, biases: tuple[str, ...]) -> dict[str, Progr
     built.sum("P", (n, t, f), value + built.parameter("bias", rows)(f) if biases else value)
     inputs = built.program
 
-    # Where the last state alone is the output, the slot of it is a number.
-    slot = t + shift if is_sequence else Affine((), shift * width)
-    built = Builder([states])
-    built.sum("O", (n, u, t) if is_sequence else (n, u), states(n, slot, u), shape=output.shape)
+    # Where the last state alone is the output, its slot is a number, or where a sample ends.
+    lengths = Tensor("L", (samples, 1))
+    at_end = sizes.finds_ends
+    slot = t + shift if is_sequence or at_end else Affine((), shift * width)
+    end = apply("equal", apply("min", lengths(n, 0), Number(width)), Position(t + 1))
+    built = Builder([states, *[lengths] * at_end])
+    state: Expression = states(n, slot, u)
+    built.sum("O", (n, u, t) if is_sequence else (n, u), state * end if at_end else state, shape=output.shape)
     result = built.program
     delta = replace(output, name="D")
-    built = Builder([delta])
-    built.sum("H", (n, slot, u), delta(*((n, u, t) if is_sequence else (n, u))), shape=states.shape)
+    built = Builder([delta, *[lengths] * at_end])
+    state = delta(*((n, u, t) if is_sequence else (n, u)))
+    built.sum("H", (n, slot, u), state * end if at_end else state, shape=states.shape)
     spread = built.program
 
     d_sums, before_all = replace(sums, name="d_S"), t + 1 - shift
@@ -343,7 +394,12 @@ def _of_all_positions(sizes: _Sizes, biases: tuple[str, ...]) -> dict[str, Progr
     recurrent_gradient = built.program
     built = Builder([d_sums])
     built.sum("d_recurrent_bias", (f,), d_sums(n, t, f), shape=(rows,))
+    masks = Builder([lengths])
+    masks.sum("M", (n, t), apply("less", Position(t), lengths(n, 0)), shape=(samples, width))
+    none = replace(lengths, name="Z")
     return {
+        "mask": masks.program,
+        "no delta": Program((), (none,), (filled(none, Number(0.0)),)),
         "inputs": inputs,
         "output": result,
         "spread": spread,
@@ -375,20 +431,24 @@ class LSTM(_Recurrent):
         return_sequences: whether the output has all positions, or the last state of each direction: (units,).
         initializer: how ``weight`` starts, see blobnet.layers.initializers; ``recurrent`` starts as fan_in_uniform.
 
+    A second input has the length of each sample, (1,), from 1 to ``width``: ``LSTM(32)(series, lengths)``. Outputs
+    beyond it are zeros, the last state is that at the sample's last position, and the way back begins there, as of
+    PyTorch's packed sequences.
+
     Raises:
-        OptionError: an argument is out of range.
-        ShapeError: the input is no series.
+        OptionError: an argument is out of range; or values between layers have too few bits for the lengths.
+        ShapeError: the input is no series, or the lengths are not (1,).
     """
 
     gates: ClassVar[int] = 4
     has_memory: ClassVar[bool] = True
 
     @staticmethod
-    def cell(built: Builder, gates: list[Read], before: Read) -> None:
+    def cell(built: Builder, gates: list[Read], before: Read, cut: _Cut) -> None:
         enter, forget, value, leave = gates
         kept = apply("sigmoid", forget) * before + apply("sigmoid", enter) * apply("tanh", value)
-        memory = built.sum("C", before.map, kept)
-        built.sum("O", before.map, apply("sigmoid", leave) * apply("tanh", memory(*before.map)))
+        memory = built.sum("C", before.map, cut(kept))
+        built.sum("O", before.map, cut(apply("sigmoid", leave) * apply("tanh", memory(*before.map))))
 
 
 @dataclass(frozen=True)
@@ -402,15 +462,15 @@ class GRU(_Recurrent):
     (channels, width) -> (units, width), as PyTorch has it, and Keras with ``reset_after`` (Cho et al., *Learning Phrase
     Representations using RNN Encoder-Decoder*, 2014). Parameters, the gates in PyTorch's order: ``weight`` (3 * units,
     channels), ``recurrent`` (3 * units, units), ``bias`` and ``recurrent_bias`` (3 * units,); of the second direction
-    ``reverse_weight``, ... Arguments and errors are those of LSTM.
+    ``reverse_weight``, ... Arguments, lengths and errors are those of LSTM.
     """
 
     gates: ClassVar[int] = 3
     has_memory: ClassVar[bool] = False
 
     @staticmethod
-    def cell(built: Builder, gates: list[Read], before: Read) -> None:
+    def cell(built: Builder, gates: list[Read], before: Read, cut: _Cut) -> None:
         inputs, products = gates[:3], gates[3:]
         reset, update = (apply("sigmoid", inputs[gate] + products[gate]) for gate in range(2))
         value = apply("tanh", inputs[2] + reset * products[2])
-        built.sum("O", before.map, value + update * (before - value))
+        built.sum("O", before.map, cut(value + update * (before - value)))

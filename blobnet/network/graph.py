@@ -107,7 +107,8 @@ class Graph:
         """Return True if a layer behind ``vertex`` takes its values, at most moved, as numbers of things."""
         readers = (self.vertices[index] for index in self.readers[vertex.index])
         return any(
-            reader.layer.takes_numbers or (reader.layer.moves_values and self.holds_numbers(reader))
+            any(reader.inputs[place : place + 1] == (vertex.index,) for place in reader.layer.takes_numbers)
+            or (reader.layer.moves_values and self.holds_numbers(reader))
             for reader in readers
         )
 

@@ -153,7 +153,7 @@ def _embedding(place: Place) -> str:
 
 @_form("LSTM", "GRU")
 def _recurrent(place: Place) -> str:
-    """ONNX has (positions, samples, values), and (positions, directions, samples, units)."""
+    """ONNX has (positions, samples, values), (positions, directions, samples, units), and last states besides."""
     layer, width = place.layer, place.shapes[0].width
     directions, is_lstm = len(layer.prefixes), layer.kind == "LSTM"
 
@@ -165,27 +165,24 @@ def _recurrent(place: Place) -> str:
         ]
         return found[0] if directions == 1 else place.node("Concat", *found, axis=0)
 
-    biases = []
+    more = []
     if layer.bias:
         zeros = (
             place.constant(np.zeros((directions, 4 * layer.units), np.float32)) if is_lstm else both("recurrent_bias")
         )
-        biases = [place.node("Concat", both("bias"), zeros, axis=1)]
+        more = [place.node("Concat", both("bias"), zeros, axis=1)]
+    if len(place.inputs) > 1:
+        more = [*(more or [""]), place.node("Cast", place.node("Squeeze", place.inputs[1], place.constant([1])), to=6)]
     attributes = {} if is_lstm else {"linear_before_reset": 1}
+    attributes["output_place"] = 0 if layer.return_sequences else 1
     way = "bidirectional" if directions > 1 else "reverse" if layer.reverse else "forward"
     rows = place.node("Transpose", place.input, perm=[2, 0, 1])
-    arrays = both("weight"), both("recurrent"), *biases
+    arrays = both("weight"), both("recurrent"), *more
     place.main = value = place.node(layer.kind, rows, *arrays, hidden_size=layer.units, direction=way, **attributes)
     if layer.return_sequences:
         value = place.node("Transpose", value, perm=[2, 1, 3, 0])
         return place.reshaped(value, 0, directions * layer.units, width)
-    ends = []
-    for number in range(directions):
-        first = 0 if layer.reverse or number else width - 1
-        starts, stops = place.constant([first, number]), place.constant([first + 1, number + 1])
-        ends.append(place.node("Slice", value, starts, stops, place.constant([0, 1])))
-    value = ends[0] if directions == 1 else place.node("Concat", *ends, axis=1)
-    return place.reshaped(place.node("Transpose", value, perm=[2, 0, 1, 3]), 0, directions * layer.units)
+    return place.reshaped(place.node("Transpose", value, perm=[1, 0, 2]), 0, directions * layer.units)
 
 
 # -- pooling -----------------------------------------------------------------------------------------------------------

@@ -310,15 +310,15 @@ def check_sizes(graph: Any, sizes: Sizes, subject: str) -> None:
 
 
 def _indexes(graph: Any) -> set[str]:
-    """The names of values that are numbers of rows and nothing else.
+    """The names of values that are numbers of rows, or lengths of samples, and nothing else.
 
-    Gather alone reads them, perhaps behind a Cast, and Shape, which sees no value.
+    Gather or recurrent operators alone read them, perhaps behind a Cast, and Shape, which sees no value.
     """
     found, others = set[str](), {item.name for item in graph.output}
     for node in reversed(graph.node):
         others.update(_inner_reads(node))
         for place, name in enumerate(node.input):
-            is_index = (node.op_type, place) in {("Gather", 1), ("Shape", 0)}
+            is_index = (node.op_type, place) in {("Gather", 1), ("LSTM", 4), ("GRU", 4), ("Shape", 0)}
             is_index |= node.op_type == "Cast" and node.output[0] in found - others
             (found if is_index else others).add(name)
     return found - others
@@ -405,7 +405,7 @@ class Import:
         types = {package().helper.np_dtype_to_tensor_dtype(np.dtype(item)): item for item in known}
         if kind not in types:
             rule = "inputs must be numbers that a network computes with"
-            hint = "what Gather alone reads, with a matrix of the file, may also be int32 or int64."
+            hint = "rows of a matrix of the file for Gather, and lengths for LSTM and GRU, may also be int32 or int64."
             raise UnsupportedError(f"{self.subject}, input {name}", rule, hint=hint, type=kind, types=", ".join(known))
         at = 0 if self.samples else None
         axes = (1, *shape[1:]) if self.samples else shape

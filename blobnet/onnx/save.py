@@ -197,9 +197,19 @@ class _Writer:
         if end and not end.is_inner:
             self._leaving(wanted, end)
 
-    def _add(self, operator: str, inputs: Sequence[str], output: str, name: str = "", **attributes: Any) -> str:
+    def _add(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        output: str,
+        name: str = "",
+        *,
+        output_place: int = 0,
+        **attributes: Any,
+    ) -> str:
         name = name or f"{output}/end"  # No layer's name has a '/'.
-        self._nodes.append(package().helper.make_node(operator, inputs, [output], name=name, **attributes))
+        outputs = [*[""] * output_place, output]
+        self._nodes.append(package().helper.make_node(operator, inputs, outputs, name=name, **attributes))
         return output
 
     def _entering(self, end: _End) -> str:

@@ -70,7 +70,7 @@ ARGUMENTS = {
     "input_dim": _INPUTS,
     "kernel_initializer": "initializer",
     "kernel_regularizer": "an optimizer has weight_decay=.",
-    "mask_zero": "leave it out: every position counts, also that of the number 0.",
+    "mask_zero": "leave it out: LSTM and GRU take the length of each sample as a second input.",
     "num_features": _INPUTS,
     "out_channels": "filters",
     "out_features": "units",

@@ -66,7 +66,7 @@ def samples(model: bn.Model, count: int = 3, seed: int = 0) -> dict[str, Any]:
     return {
         name: (
             random.integers(0, min(counts), (count, *vertex.shape.dimensions))
-            if graph.holds_numbers(vertex)
+            if counts and graph.holds_numbers(vertex)
             else random.normal(0, 1, (count, *vertex.shape.dimensions))
         ).astype(np.float32)
         for name, vertex in graph.inputs.items()

@@ -324,7 +324,7 @@ def test_a_gru_of_another_kind(keras: Any, tmp_path: Path) -> None:
         ("GRU", "stateful", "every sample begins with zeros"),
         ("LSTM", "recurrent_dropout", "Dropout before or behind the layer"),
         ("LSTM", "go_backwards", "did you mean 'reverse'?"),
-        ("Embedding", "mask_zero", "every position counts"),
+        ("Embedding", "mask_zero", "the length of each sample as a second input"),
     ],
 )
 def test_arguments_of_recurrent_layers_of_keras(kind: str, argument: str, hint: str) -> None:

@@ -367,6 +367,28 @@ def test_several_inputs_outputs_and_shared_layers(device: Any, tmp_path: Path) -
     ]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"bidirectional": True, "bias": False},
+        {"bidirectional": True, "return_sequences": False},
+        {"reverse": True},
+        {"return_sequences": False, "bias": False},
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU], ids=lambda kind: kind.__name__)
+def test_series_of_several_lengths(device: Any, tmp_path: Path, kind: Any, options: dict[str, Any]) -> None:
+    """As sequence_lens, which onnxruntime follows, and which are read again."""
+    series, lengths = layers.Input(3, width=5, name="series")(), layers.Input(1, name="lengths")()
+    model = bn.Model({"series": series, "lengths": lengths}, kind(4, **options)(series, lengths))
+    random_weights(model)
+    x = {**samples(model, 4), "lengths": np.array([[5], [1], [3], [4]], np.float32)}
+    model.set_normalization([0], [1], input="lengths")
+    check(model, tmp_path / "model.onnx", x, device)
+
+
 def test_samples_are_normalised_and_classes_have_names(device: Any, tmp_path: Path) -> None:
     model = bn.Sequential(
         [layers.Input(3, 4, 4, name="input"), layers.Dense(2, name="logits")], class_names=["T-shirt", "Stra\u00dfe"]

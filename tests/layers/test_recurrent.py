@@ -37,30 +37,67 @@ def test_contract(device: Device, kind: Any, options: dict[str, Any]) -> None:
     run_torch_contract(device, layer, [Shape(channels, width)], lambda x, p: MODULES[layer.kind](layer, x, p), fused=())
 
 
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_samples_of_several_lengths(device: Device, kind: Any, options: dict[str, Any]) -> None:
+    """PyTorch's packed sequences: the longest, one position, and others; what lies beyond has no part in anything."""
+    random = np.random.default_rng(len(str(options)))
+    units, channels, width = (int(size) for size in random.integers(2, 8, 3))
+    layer, shapes = kind(units, **options), [Shape(channels, width), Shape(1)]
+    lengths = np.array([width, 1, random.integers(1, width + 1), random.integers(1, width + 1)])
+    inputs = [random.standard_normal((4, channels, 1, width)), lengths.reshape(4, 1, 1, 1)]
+    run_torch_contract(
+        device, layer, shapes, lambda x, p: MODULES[layer.kind](layer, x, p), inputs=inputs, count=4, fused=()
+    )
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_slopes(device: Device, kind: Any) -> None:
     check_central_differences(device, kind(3, bidirectional=True), [Shape(2, 4)])
 
 
+@pytest.mark.parametrize("lengths", [[], [[4, 1, 3, 2, 4]]], ids=["whole", "lengths"])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_the_doctors_reference(kind: Any, options: dict[str, Any]) -> None:
+def test_the_doctors_reference(kind: Any, options: dict[str, Any], lengths: list[list[int]]) -> None:
     """It is PyTorch's module."""
     torch = pytest.importorskip("torch")
-    random, layer, shape = np.random.default_rng(1), kind(3, **options), Shape(2, 4)
-    x = random.standard_normal((5, 2, 4))
-    parameters = {spec.name: random.standard_normal(spec.shape) for spec in layer.parameters([shape])}
+    random, layer, shapes = np.random.default_rng(1), kind(3, **options), [Shape(2, 4), Shape(1)][: 1 + len(lengths)]
+    x = [random.standard_normal((5, 2, 4)), *(np.array(own, np.float64)[:, None] for own in lengths)]
+    parameters = {spec.name: random.standard_normal(spec.shape) for spec in layer.parameters(shapes)}
     tensors = {name: torch.tensor(values, requires_grad=True) for name, values in parameters.items()}
-    given = torch.tensor(x, requires_grad=True)
-    wanted = MODULES[layer.kind](layer, [given], tensors)
-    reference = reference_of(layer, [shape])
-    np.testing.assert_allclose(reference.forward([x], parameters), wanted.detach().numpy(), atol=1e-12)
+    given = [torch.tensor(values, requires_grad=True) for values in x]
+    wanted = MODULES[layer.kind](layer, given, tensors)
+    reference = reference_of(layer, shapes)
+    np.testing.assert_allclose(reference.forward(x, parameters), wanted.detach().numpy(), atol=1e-12)
     delta = random.standard_normal(wanted.shape)
     wanted.backward(torch.tensor(delta))
-    (dx,), gradients = reference.backward([x], parameters, delta)
-    np.testing.assert_allclose(dx, given.grad.numpy(), atol=1e-12)
+    (dx, *others), gradients = reference.backward(x, parameters, delta)
+    np.testing.assert_allclose(dx, given[0].grad.numpy(), atol=1e-12)
+    assert not any(np.any(other) for other in others)
     for name, tensor in tensors.items():
         np.testing.assert_allclose(gradients[name], tensor.grad.numpy(), atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_training_on_several_lengths(device: Device, kind: Any, tmp_path: Any) -> None:
+    """Whether the first letter is the last; what stands behind the end changes nothing, nor do other samples."""
+    random = np.random.default_rng(5)
+    letters, lengths = layers.Input(6, name="letters")(), layers.Input(1, name="lengths")()
+    node = layers.Embedding(3, 4)(letters)
+    node = kind(8, bidirectional=True, return_sequences=False)(kind(8)(node, lengths), lengths)
+    model = bn.Model({"letters": letters, "lengths": lengths}, layers.Dense(2)(node), seed=0)
+    count = random.integers(2, 7, (256, 1))
+    x = {"letters": random.integers(0, 3, (256, 6)), "lengths": count}
+    y = (x["letters"][:, 0] == np.take_along_axis(x["letters"], count - 1, 1)[:, 0]).astype(np.int64)
+    adam = bn.optimizers.Adam(2e-2)
+    history = model.fit(x, y, epochs=30, batch_size=32, optimizer=adam, device=device, verbose=False)
+    assert history["accuracy"][-1] > 0.95
+    found = model.predict(x, device=device)
+    other = np.where(np.arange(6) < count, x["letters"], 2 - x["letters"])
+    np.testing.assert_array_equal(model.predict({**x, "letters": other}, device=device), found)
+    model.save(tmp_path / "m.h5")
+    np.testing.assert_array_equal(bn.load(tmp_path / "m.h5").predict(x, device=device), found)
 
 
 def embedding_contract(device: Device, shape: Shape, **options: Any) -> None:
@@ -131,6 +168,10 @@ def test_training(device: Device, kind: Any, tmp_path: Any) -> None:
         (lambda: layers.LSTM(2, bidirectional=True, reverse=True), "both directions are bidirectional"),
         (lambda: layers.GRU(2, initializer="glorot"), "the initializer must be a known one"),
         (lambda: layers.LSTM(2)(layers.Input(3, 4, 5)()), r"the input must have the axes \(units, width\)"),
+        (
+            lambda: layers.GRU(2)(layers.Input(3, width=4)(), layers.Input(2)()),
+            r"the second input must be one number a sample, its length\. Received inputs=",
+        ),
         (lambda: layers.Embedding(0, 3), "count must be an int of at least 1"),
         (lambda: layers.Embedding(5, 3)(layers.Input(2, width=4)()), "the input must be a row of numbers"),
     ],
@@ -146,3 +187,7 @@ def test_numbers_that_a_type_does_not_have(device: Device) -> None:
     assert np.abs(model.predict(x, device=device)).min() > 0
     with pytest.raises(BlobnetError, match="numbers must be exact in the type that lies between layers"):
         model.predict(x, device=device, storage="bfloat16")
+    series, lengths = layers.Input(1, width=300)(), layers.Input(1)()
+    model = bn.Model([series, lengths], layers.LSTM(1)(series, lengths))
+    with pytest.raises(BlobnetError, match=r"numbers must be exact .* Received count=300, type=bfloat16"):
+        model.predict([np.zeros((1, 1, 300)), np.ones((1, 1))], device=device, storage="bfloat16")

@@ -356,3 +356,31 @@ def test_cumulative_sums(axis: int, settings: dict[str, int], tmp_path: Path) ->
     model = graph_of(nodes, {"x": ("N", 5, 7)}, {"y": ("N", 5, 7)}, {"axis": np.array(axis)})
     path, x = saved(tmp_path, model), np.random.default_rng(0).standard_normal((3, 5, 7)).astype(np.float32)
     np.testing.assert_allclose(bn.onnx.load(path).predict(x), _runtime(path, {"x": x})[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_operators_with_lengths_of_samples(kind: str, way: str, tmp_path: Path) -> None:
+    """All positions and the last states, as onnxruntime has them; lengths are whole numbers on the axis of samples."""
+    random, directions, gates = np.random.default_rng(0), 2 if way == "bidirectional" else 1, 4 if kind == "LSTM" else 3
+    shapes = {"w": (directions, gates * 4, 3), "r": (directions, gates * 4, 4), "b": (directions, 2 * gates * 4)}
+    more = {} if kind == "LSTM" else {"linear_before_reset": 1}
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["a"], "first", perm=[1, 0, 2]),
+        helper.make_node(kind, ["a", *shapes, "n"], ["c", "d"], "states", hidden_size=4, direction=way, **more),
+        helper.make_node("Transpose", ["c"], ["y"], "all", perm=[2, 0, 1, 3]),
+        helper.make_node("Transpose", ["d"], ["z"], "ends", perm=[1, 0, 2]),
+    ]
+    constants = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    outputs = {"y": ("N", 5, directions, 4), "z": ("N", directions, 4)}
+    model = graph_of(nodes, {"x": ("N", 5, 3), "n": ("N",)}, outputs, constants)
+    model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.INT32
+    path = saved(tmp_path, model)
+    x, lengths = random.standard_normal((4, 5, 3)).astype(np.float32), np.array([5, 1, 3, 4], np.int32)
+    found = bn.onnx.load(path).predict({"x": x, "n": lengths[:, None]})
+    for ours, wanted in zip(found.values(), _runtime(path, {"x": x, "n": lengths}), strict=True):
+        np.testing.assert_allclose(ours.reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-5)
+    model.graph.input.pop()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([5, 1], np.int32), "n"))
+    with pytest.raises(bn.errors.OptionError, match="lengths that are no input must be those of whole samples"):
+        bn.onnx.load(saved(tmp_path, model))

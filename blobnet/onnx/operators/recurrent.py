@@ -13,6 +13,10 @@ from blobnet.onnx.values import Array, Tensor
 
 #: The gates of ONNX, by their places among those of blobnet (and PyTorch).
 GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2)}
+#: The state at the last position of each sample.
+_LAST = """function (Y[N, C, T], L[N, K]) -> (O) {{
+    O[n, u, k : N, {units}, K] = +(Y[n, u + {first}, t] * (t + 1 == L[n, k]));
+}}"""
 _ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 
 
@@ -38,15 +42,20 @@ def _recurrent(op: Operation) -> Sequence[Tensor]:
     key = op.key_of(*(op.array(place) for place in (1, 2, 3) if op.given(place)))
     width = tensor.axes[0]
     columns = op.layer(layers.Permute((1, 0)), op.shaped(tensor), part="columns")
-    node = op.layer(layer, columns, weights=weights, key=key and (*key, op.get("direction", "")))
+    lengths = [op.shaped(op.tensor(4))] if op.given(4) and isinstance(op.value(4), Tensor) else []
+    node = op.layer(layer, columns, *lengths, weights=weights, key=key and (*key, op.get("direction", "")))
     rows = op.layer(layers.Permute((1, 0)), node, part="rows")
     found = [replace(tensor, node=rows, axes=(width, directions, 1, units), at=2, name="")]
     if any(op.outputs[1:]):
-        places = [0 if is_reverse or number else width - 1 for number in range(directions)]
-        ends = [
-            op.layer(layers.Slice(((number * units, (number + 1) * units), (place, place + 1))), node, part="last")
-            for number, place in enumerate(places)
-        ]
+        ends = []
+        for number in range(directions):
+            first, is_back = number * units, bool(is_reverse or number)
+            if lengths and not is_back:
+                end = op.layer(layers.Contraction(_LAST.format(units=units, first=first)), node, *lengths, part="last")
+            else:
+                place = 0 if is_back else width - 1
+                end = op.layer(layers.Slice(((first, first + units), (place, place + 1))), node, part="last")
+            ends.append(end)
         last = op.layer(layers.Concat(), *ends, part="state") if directions > 1 else ends[0]
         found.append(replace(tensor, node=last, axes=(directions, 1, units), at=1, name=""))
     return found
@@ -69,7 +78,12 @@ def _check(op: Operation, tensor: Tensor, recurrent: Array) -> None:
     directions = recurrent.shape[0]
     if tensor.at != 1 or tensor.axes[1] != 1 or op.get("layout", 0):
         op.mixed("the samples must be on axis 1 of (positions, samples, values)", shape=op.shape_of(tensor))
-    op.require(not op.given(4) or bool((op.array(4) == tensor.axes[0]).all()), "all samples must have the same length")
+    if op.given(4) and isinstance(op.value(4), Tensor):
+        op.require(op.tensor(4).is_plain, "lengths must be one number a sample", shape=op.shape_of(op.value(4)))
+    elif op.given(4):
+        op.require(
+            bool((op.array(4) == tensor.axes[0]).all()), "lengths that are no input must be those of whole samples"
+        )
     states = [place for place in (5, 6) if op.given(place)]
     op.require(not any(op.array(place).any() for place in states), "the first state must be zeros")
     op.require(not op.given(7), "gates must not see the memory (peepholes)")
