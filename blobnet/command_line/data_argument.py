@@ -27,7 +27,7 @@ from blobnet.errors import DataError, OptionError, near_matches
 from blobnet.losses import BinaryCrossEntropy, CenterNet, CrossEntropy, Loss, MeanSquaredError
 from blobnet.losses.center_net import BOX_NAMES
 from blobnet.model import Model
-from blobnet.network.ends import heads_of
+from blobnet.network.ends import heads_of, to_dict
 from blobnet.network.graph import Graph
 from blobnet.support.unit_axes import TO_FIRST, with_units_first
 from blobnet.training.arguments import losses_for
@@ -163,6 +163,23 @@ def units_first(x: Any, graph: Graph, subject: str) -> Any:
     said = f"the samples of {subject} are (height, width, units); the model gets them as (units, height, width)"
     print(f"note: {said}", file=sys.stderr)
     return UnitsFirst(x) if isinstance(x, Source) else x.transpose(TO_FIRST)
+
+
+def fitted(options: argparse.Namespace, model: Model, data: Dataset | NamedData) -> tuple[Any, Any]:
+    """Return a data set as it is for a model, with classes, labels or numbers in the model's order; and its loss.
+
+    Of arrays that go by names the losses are by the outputs' names, where there are several.
+
+    Raises:
+        DataError: the data set does not fit the model.
+    """
+    if isinstance(data, NamedData):
+        named = dataset_for(model, data)
+        return named, to_dict(model.graph.outputs, evaluation_losses(model, named))
+    check_input(model, data, options)
+    check_output(model, data)
+    data = as_numbered_by(model, data)
+    return data, evaluation_loss(model, data)
 
 
 def dataset_for(model: Model, data: NamedData) -> NamedDataset:

@@ -10,29 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from blobnet import plots
-from blobnet.command_line.data_argument import (
-    as_numbered_by,
-    check_input,
-    check_labels,
-    check_output,
-    dataset_for,
-    evaluation_loss,
-    evaluation_losses,
-    load_dataset,
-    metrics_for,
-    was_trained_on,
-)
+from blobnet.command_line.data_argument import check_labels, fitted, load_dataset, metrics_for, was_trained_on
 from blobnet.command_line.model_argument import open_model
-from blobnet.datasets.named_data import NamedData, NamedDataset
+from blobnet.datasets.named_data import NamedDataset
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
 from blobnet.files.atomic import check_writable, write
 from blobnet.inspection.mistakes import Mistakes, worst_mistakes
+from blobnet.losses import Loss
 from blobnet.metrics import Report
 from blobnet.metrics.boxes import measures_of_boxes
 from blobnet.metrics.report import AnyReport
 from blobnet.model import Model
-from blobnet.network.ends import to_dict
 from blobnet.parallel.world import World, device_of_rank
 
 #: Mistakes of a picture.
@@ -49,16 +38,12 @@ def run(options: argparse.Namespace) -> int:
             check_writable(path, 0)
     model = open_model(options.file, pretrained=options.pretrained, needs_head=True)
     device = Device(device_of_rank(world, options.device))
-    data = load_dataset(options, model)
+    data, loss = fitted(options, model, load_dataset(options, model))
     settings: dict[str, Any] = {"batch_size": options.batch_size, "device": device, "precision": options.precision}
-    if isinstance(data, NamedData):
-        _evaluate_by_name(options, model, dataset_for(model, data), settings)
+    if isinstance(data, NamedDataset):
+        _evaluate_by_name(options, model, data, loss, settings)
         return 0
-    check_input(model, data, options)
-    check_output(model, data)
-    data = as_numbered_by(model, data)
     split = split_to_measure(model, data)
-    loss = evaluation_loss(model, data)
     metrics = _measures_of_boxes(options) if data.has_boxes else metrics_for(options, data)
     model = model.averaged(options.tta, loss=loss) if options.tta else model
     _print_measures(model.evaluate(split.x, split.y, loss=loss, metrics=metrics, **settings), model)
@@ -101,7 +86,7 @@ def _save_mistakes(found: Mistakes, title: str, paths: Sequence[Path]) -> None:
 
 
 def _evaluate_by_name(
-    options: argparse.Namespace, model: Model, data: NamedDataset, settings: Mapping[str, Any]
+    options: argparse.Namespace, model: Model, data: NamedDataset, loss: Any, settings: Mapping[str, Any]
 ) -> None:
     """The same for arrays that go by the names of the model's inputs and outputs."""
     if options.mistakes:
@@ -109,10 +94,10 @@ def _evaluate_by_name(
         raise OptionError(
             "--mistakes", rule, inputs=", ".join(model.graph.inputs), outputs=", ".join(model.graph.outputs)
         )
-    losses = evaluation_losses(model, data)
-    check_labels(model, losses, data)
     names = list(model.graph.outputs)
-    classifying = [name for name, loss in zip(names, losses, strict=True) if loss.takes_classes]
+    losses: Mapping[str, Loss] = loss if isinstance(loss, Mapping) else {names[0]: loss}
+    check_labels(model, tuple(losses.values()), data)
+    classifying = [name for name, one in losses.items() if one.takes_classes]
     if options.matrix is not None and len(classifying) != 1:
         rule = "it draws the classes of one output, and there must be no other one with classes"
         raise OptionError(
@@ -126,17 +111,14 @@ def _evaluate_by_name(
     split = split_to_measure(model, data)
     state = model.training_state
     weights = state.settings.get("loss_weights") if state else None
-    model = model.averaged(options.tta, loss=to_dict(names, losses)) if options.tta else model
-    found = model.evaluate(
-        split.x, split.y, loss=to_dict(names, losses), loss_weights=weights, metrics=options.metrics or (), **settings
-    )
-    _print_measures(found, model)
+    model = model.averaged(options.tta, loss=loss) if options.tta else model
+    more = {"loss_weights": weights, "metrics": options.metrics or (), **settings}
+    _print_measures(model.evaluate(split.x, split.y, loss=loss, **more), model)
     drawn = classifying if options.matrix is not None else ()
     for name in reported if options.report else drawn:
-        loss = losses[names.index(name)]
         if options.report and len(names) > 1:
             print(f"\n{name}")
-        report = model.report(split.x, split.y[name], output=name, loss=loss, **settings)
+        report = model.report(split.x, split.y[name], output=name, loss=losses[name], **settings)
         _report(options, report, f"{name} of {options.file.name} on {data.name}")
 
 

@@ -8,11 +8,8 @@ from typing import Any
 
 from blobnet import optimizers, plots
 from blobnet.command_line.data_argument import (
-    as_numbered_by,
     check_classes,
-    check_input,
-    check_output,
-    evaluation_loss,
+    fitted,
     load_plain_dataset,
     normalize,
 )
@@ -36,13 +33,11 @@ def run(options: argparse.Namespace) -> int:
         normalize(model, data.statistics())
     else:
         model = loaded
-    check_input(model, data, options)
-    check_output(model, data)
-    data = as_numbered_by(model, data)
+    data, loss = fitted(options, model, data)
     build: Any = optimizers.Optimizer.named(options.optimizer or "adam")  # Every one has a default rate.
     given: dict[str, Any] = {
         "optimizer": build(),
-        "loss": evaluation_loss(model, data),
+        "loss": loss,
         "device": Device(options.device),
     }
     found = find_learning_rate(

@@ -6,23 +6,13 @@ import argparse
 from typing import Any
 
 from blobnet import card
-from blobnet.command_line.data_argument import (
-    as_numbered_by,
-    check_input,
-    check_output,
-    dataset_for,
-    evaluation_loss,
-    evaluation_losses,
-    load_dataset,
-    metrics_for,
-)
+from blobnet.command_line.data_argument import fitted, load_dataset, metrics_for
 from blobnet.command_line.evaluate import split_to_measure
 from blobnet.command_line.model_argument import open_model
-from blobnet.datasets.named_data import NamedData
+from blobnet.datasets import Dataset
 from blobnet.device.device import Device
 from blobnet.errors import OptionError
 from blobnet.model import Model
-from blobnet.network.ends import to_dict
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,22 +40,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _of_data(options: argparse.Namespace, model: Model) -> dict[str, Any]:
     """Return what a report takes of a data set."""
-    data = load_dataset(options, model)
-    if isinstance(data, NamedData):
-        named = dataset_for(model, data)
-        losses = to_dict(model.graph.outputs, evaluation_losses(model, named))
-        split = split_to_measure(model, named)
-        return {"x": split.x, "y": split.y, "loss": losses, "data": str(named), "metrics": options.metrics or ()}
-    check_input(model, data, options)
-    check_output(model, data)
-    data = as_numbered_by(model, data)
+    data, loss = fitted(options, model, load_dataset(options, model))
     split = split_to_measure(model, data)
-    return {
-        "x": split.x,
-        "y": split.y,
-        "files": split.files,
-        "training": (data.train.x, data.train.y),
-        "loss": evaluation_loss(model, data),
-        "metrics": metrics_for(options, data),
-        "data": str(data),
-    }
+    given = {"x": split.x, "y": split.y, "loss": loss, "data": str(data), "metrics": metrics_for(options, data)}
+    if isinstance(data, Dataset):
+        given |= {"files": split.files, "training": (data.train.x, data.train.y)}
+    return given
