@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,22 +62,23 @@ def reference_of(layer: Layer, shapes: Sequence[Shape]) -> Reference:
     if isinstance(layer, MaxPool1D | MaxPool2D | AveragePool1D | AveragePool2D):
         return of_pool(layer, _sides(layer.padding, layer.rank))
     if isinstance(layer, GlobalAveragePool):
-        return Reference(
-            lambda inputs, _: pooling.global_average_pool(inputs[0]),
-            lambda inputs, _, delta: ([pooling.global_average_pool_backward(inputs[0], delta)], {}),
-        )
+        return _of_function(pooling.global_average_pool, pooling.global_average_pool_backward)
     if isinstance(layer, BatchNorm):
         return of_batch_norm(layer)
     if isinstance(layer, Activation):
-        forward, backward = activation.named(layer.function)
-        return Reference(
-            lambda inputs, _: forward(inputs[0]), lambda inputs, _, delta: ([backward(inputs[0], delta)], {})
-        )
+        return _of_function(*activation.named(layer.function))
     if isinstance(layer, LSTM | GRU):
         return of_recurrent(layer)
     if isinstance(layer, ContractionLayer):
         return of_statements(layer, shapes)
     raise LookupError(f"there is no float64 reference of {layer}")
+
+
+def _of_function(
+    forward: Callable[[Float64Array], Float64Array], backward: Callable[[Float64Array, Float64Array], Float64Array]
+) -> Reference:
+    """The reference of a layer of one input, without parameters."""
+    return Reference(lambda inputs, _: forward(inputs[0]), lambda inputs, _, delta: ([backward(inputs[0], delta)], {}))
 
 
 # -- convolutions and dense layers -------------------------------------------------------------------------------------
@@ -173,19 +175,12 @@ def window(layer: Pool) -> tuple[Pair, Pair]:
 def of_pool(layer: Pool, padding: Sides) -> Reference:
     """The reference of a pool, which pads these sides."""
     size, stride = window(layer)
-    if isinstance(layer, MaxPool1D | MaxPool2D):
-        return Reference(
-            lambda inputs, _: pooling.max_pool2d(inputs[0], size, stride, padding),
-            lambda inputs, _, delta: ([pooling.max_pool2d_backward(inputs[0], delta, size, stride, padding)], {}),
-        )
-    include = layer.count_include_pad
-    return Reference(
-        lambda inputs, _: pooling.avg_pool2d(inputs[0], size, stride, padding, count_include_pad=include),
-        lambda inputs, _, delta: (
-            [pooling.avg_pool2d_backward(inputs[0], delta, size, stride, padding, count_include_pad=include)],
-            {},
-        ),
-    )
+    settings: dict[str, Any] = {"kernel": size, "stride": stride, "padding": padding}
+    pair = pooling.max_pool2d, pooling.max_pool2d_backward
+    if not isinstance(layer, MaxPool1D | MaxPool2D):
+        settings["count_include_pad"] = layer.count_include_pad
+        pair = pooling.avg_pool2d, pooling.avg_pool2d_backward
+    return _of_function(*(partial(function, **settings) for function in pair))
 
 
 def of_batch_norm(layer: BatchNorm) -> Reference:
