@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from blobnet.contraction import ranges
 from blobnet.contraction.derivatives import substituted
-from blobnet.contraction.form import Affine, Program, Read, Statement
+from blobnet.contraction.form import Affine, Apply, Expression, Program, Read, Statement, Tensor, rewritten
+from blobnet.contraction.table import Value
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,28 @@ class Fused:
     head: Statement
     after: tuple[Statement, ...]
     stored: tuple[str, ...]
+
+    @cached_property
+    def stores(self) -> tuple[tuple[Read, Expression], ...]:
+        """The elements that are stored for each cell, and their values in terms of that of the head."""
+        output = self.head.output
+        values: dict[Tensor, Expression] = {output.tensor: Value()}
+        for part in self.after:
+            tensor = part.output.tensor
+
+            def change(node: Expression) -> Expression | None:
+                return values.get(node.tensor) if isinstance(node, Read) else None
+
+            value = rewritten(part.expression, change)
+            if part.accumulates:
+                value = Apply(_COMBINE[part.aggregation], (values.get(tensor, part.output), value))
+            values[tensor] = value
+        needed = {*self.stored, *([output.tensor.name] if self.head.accumulates else [])}
+        return tuple((Read(tensor, output.map), value) for tensor, value in values.items() if tensor.name in needed)
+
+
+#: The functions that do for two terms what aggregations do.
+_COMBINE = {"+": "add", "=": "add", "*": "multiply", ">": "max", "<": "min"}
 
 
 def fuse(program: Program) -> tuple[Fused, ...]:

@@ -12,7 +12,6 @@ from blobnet.contraction.derivatives import filled
 from blobnet.contraction.form import (
     NEUTRAL,
     Affine,
-    Apply,
     Constraint,
     Expression,
     Number,
@@ -124,14 +123,6 @@ class LoweredProgram:
     types: Mapping[str, StorageType] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Group:
-    """A statement whose output indexes tell cells apart, and what is stored for each cell."""
-
-    statement: Statement
-    stores: tuple[tuple[Read, Expression], ...]
-
-
 @dataclass
 class Buffers:
     """Memory of a program's own.
@@ -182,15 +173,13 @@ def lower(
 
     for group in groups:  # What fills a tensor comes before what tells which of its axes the samples are.
         _sample_index(group, samples, places)
-    tables = [
-        flatten(group.statement, layouts, group.stores, _sample_index(group, samples, places)) for group in groups
-    ]
+    tables = [flatten(group.head, layouts, group.stores, _sample_index(group, samples, places)) for group in groups]
     slack = {name for name, place in places.items() if place.has_slack}
     tables = [replace(table, has_slack=any(item.operand.name in slack for item in table.stores)) for table in tables]
     for output, source in (aliases or {}).items():
         tables = _in_place(tables, output, source)
     for group, whole in zip(groups, tables, strict=True):
-        halos = analysis.halos(group.statement, analysis.met_within(group.statement, zeros_of(layouts)))
+        halos = analysis.halos(group.head, analysis.met_within(group.head, zeros_of(layouts)))
         padded = {read.tensor.name for read, halo in halos.items() if any(map(any, halo))}
         chosen = choose(whole)
         for table, schedule in scheduled(whole, chosen, own, most_threads):
@@ -220,7 +209,7 @@ def _in_place(tables: Sequence[Table], output: str, source: str) -> list[Table]:
     return [changed if table is last else table for table in tables]
 
 
-def _sample_index(group: Group, axes: dict[str, int], places: Mapping[str, Place]) -> str:
+def _sample_index(group: Fused, axes: dict[str, int], places: Mapping[str, Place]) -> str:
     """The index of a statement that runs over the samples of a batch, "" if none does.
 
     Args:
@@ -228,7 +217,7 @@ def _sample_index(group: Group, axes: dict[str, int], places: Mapping[str, Place
         axes: for each tensor with samples the axis that they are; own ones that it writes join.
         places: where tensors lie that are not the program's own.
     """
-    statement = group.statement
+    statement = group.head
     parts = [statement.expression, *(expression for _, expression in group.stores)]
     reads = [node for part in parts for node in part.walk() if isinstance(node, Read)]
     outputs = [output for output, _ in group.stores]
@@ -260,7 +249,7 @@ def _sample_index(group: Group, axes: dict[str, int], places: Mapping[str, Place
 # -- statements ------------------------------------------------------------------------------------------------------
 
 
-def grouped(program: Program, is_zeroed: bool = True) -> list[Group]:
+def grouped(program: Program, is_zeroed: bool = True) -> list[Fused]:
     """The statements as kernels will make them: phases apart, element-wise expressions fused to what they follow.
 
     ``is_zeroed``: whether memory is 0 before the first launch.
@@ -270,7 +259,7 @@ def grouped(program: Program, is_zeroed: bool = True) -> list[Group]:
         later = program.statements[number + 1 :]
         keeps_zeros = is_zeroed and not any(_adds_to(other, statement) for other in later)
         statements += _pieces(statement, keeps_zeros)
-    groups = [_group(part) for part in fuse(replace(program, statements=tuple(statements)))]
+    groups = fuse(replace(program, statements=tuple(statements)))
     return [group for group in groups if group.stores]  # of others nobody reads anything
 
 
@@ -305,35 +294,11 @@ def _cells(statement: Statement) -> int:
     return math.prod(len(statement.box[name]) for name in own)
 
 
-def _group(fused: Fused) -> Group:
-    """A statement, with the expressions of what follows it in terms of its cell's value."""
-    head = fused.head
-    values: dict[Tensor, Expression] = {head.output.tensor: Value()}
-    for part in fused.after:
-
-        def change(node: Expression) -> Expression | None:
-            return values.get(node.tensor) if isinstance(node, Read) else None
-
-        value = rewritten(part.expression, change)
-        tensor = part.output.tensor
-        if part.accumulates:
-            value = Apply(_COMBINE[part.aggregation], (values.get(tensor, part.output), value))
-        values[tensor] = value
-    needed = {*fused.stored, *([head.output.tensor.name] if head.accumulates else [])}
-    return Group(
-        head, tuple((Read(tensor, head.output.map), v) for tensor, v in values.items() if tensor.name in needed)
-    )
-
-
-#: The functions that do for two terms what aggregations do.
-_COMBINE = {"+": "add", "=": "add", "*": "multiply", ">": "max", "<": "min"}
-
-
 # -- layouts -----------------------------------------------------------------------------------------------------------
 
 
 def needed_halos(
-    program: Program, groups: Sequence[Group], can_have: Callable[[str, int], bool] = lambda name, axis: True
+    program: Program, groups: Sequence[Fused], can_have: Callable[[str, int], bool] = lambda name, axis: True
 ) -> dict[str, tuple[Halo, ...]]:
     """The zeros that code without tests reads around every tensor, where they are not too many.
 
@@ -346,7 +311,7 @@ def needed_halos(
         return can_have(read.tensor.name, axis)
 
     for group in groups:
-        needed = analysis.halos(group.statement, analysis.met_within(group.statement, has_zeros))
+        needed = analysis.halos(group.head, analysis.met_within(group.head, has_zeros))
         merged: dict[str, tuple[Halo, ...]] = {}
         for read, halo in needed.items():
             old = merged.get(read.tensor.name, halos[read.tensor.name])
@@ -360,17 +325,17 @@ def needed_halos(
     return halos
 
 
-def _tensors(program: Program, groups: Sequence[Group]) -> dict[str, Tensor]:
+def _tensors(program: Program, groups: Sequence[Fused]) -> dict[str, Tensor]:
     """The tensors that are touched, those of fused expressions too."""
     tensors = {tensor.name: tensor for tensor in program.inputs}
     for group in groups:
-        parts = [group.statement.expression, *(expression for _, expression in group.stores)]
+        parts = [group.head.expression, *(expression for _, expression in group.stores)]
         tensors |= {read.tensor.name: read.tensor for read, _ in group.stores}
         tensors |= {node.tensor.name: node.tensor for part in parts for node in part.walk() if isinstance(node, Read)}
     return tensors
 
 
-def laid_out(program: Program, groups: Sequence[Group], places: Mapping[str, Place] | None = None) -> dict[str, Layout]:
+def laid_out(program: Program, groups: Sequence[Fused], places: Mapping[str, Place] | None = None) -> dict[str, Layout]:
     """Return the layout of every tensor: with the zeros that its readers need, and one pitch for rows that go together.
 
     Beside tensors with a place of their own the others lie densely, in memory that begins with anything.
@@ -395,7 +360,7 @@ def laid_out(program: Program, groups: Sequence[Group], places: Mapping[str, Pla
     return {name: Layout.padded(tensor.shape, halos[name], pitches[name]) for name, tensor in tensors.items()}
 
 
-def _same_rows(group: Group) -> list[tuple[str, str]]:
+def _same_rows(group: Fused) -> list[tuple[str, str]]:
     """Pairs of tensors of which a statement goes through rows and columns together."""
     found = []
     for output, _ in group.stores:
@@ -403,7 +368,7 @@ def _same_rows(group: Group) -> list[tuple[str, str]]:
             continue
         row, column = (form.indexes[0] for form in output.map[-2:])
         steps = output.map[-2].coefficient(row), output.map[-1].coefficient(column)
-        for read in group.statement.reads:
+        for read in group.head.reads:
             if len(read.map) > 1 and (read.map[-2].coefficient(row), read.map[-1].coefficient(column)) == steps:
                 found.append((output.tensor.name, read.tensor.name))
         found += [(output.tensor.name, other.tensor.name) for other, _ in group.stores]

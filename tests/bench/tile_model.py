@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 from blobnet.command_line.compile import program_of
 from blobnet.contraction.form import Apply, Read
+from blobnet.contraction.fusion import Fused
 from blobnet.contraction.layout import Layout
-from blobnet.contraction.lowering import Group, grouped
+from blobnet.contraction.lowering import grouped
 from blobnet.contraction.table import Operand, Table, Value, flatten
 from blobnet.memory.blob import FLOAT32
 
@@ -361,7 +362,7 @@ def _best(seen: Mapping[Tile, Score]) -> Tile:
     return max(enumerate(seen), key=lambda entry: (seen[entry[1]].value, entry[0]))[1]
 
 
-def explained(group: Group, hardware: Hardware = PUBLISHED, *, with_search: bool = False) -> Iterator[str]:
+def explained(group: Fused, hardware: Hardware = PUBLISHED, *, with_search: bool = False) -> Iterator[str]:
     """Yield what the text prints for its example: the table, the tile, and where operands and threads lie.
 
     Args:
@@ -369,7 +370,7 @@ def explained(group: Group, hardware: Hardware = PUBLISHED, *, with_search: bool
         hardware: what it runs on.
         with_search: also the tiles that the search looks at.
     """
-    statement = group.statement
+    statement = group.head
     tensors = [read.tensor for read in (statement.output, *statement.reads)]
     flat = Flat.of(flatten(statement, {tensor.name: Layout.padded(tensor.shape) for tensor in tensors}))
     after = [node for _, expression in group.stores for node in expression.walk()]
@@ -394,5 +395,5 @@ def explained(group: Group, hardware: Hardware = PUBLISHED, *, with_search: bool
 
 def report(options: argparse.Namespace) -> None:
     """Print the tables of a text, and the tiles that are chosen for them."""
-    groups = [group for group in grouped(program_of(options)) if group.statement.reduction_indexes]
+    groups = [group for group in grouped(program_of(options)) if group.head.reduction_indexes]
     print("\n\n".join("\n".join(explained(group, with_search=options.show)) for group in groups))

@@ -36,8 +36,8 @@ def table_of(text: str, **shapes: tuple[int, ...]) -> Table:
     """The table of the statement that takes most."""
     program = function(text).program(**shapes)
     groups = grouped(program)
-    group = max(groups, key=lambda group: group.statement.points)
-    return flatten(group.statement, laid_out(program, groups), group.stores)
+    group = max(groups, key=lambda group: group.head.points)
+    return flatten(group.head, laid_out(program, groups), group.stores)
 
 
 @pytest.fixture(scope="module")
