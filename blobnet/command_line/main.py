@@ -98,6 +98,24 @@ examples:
   blobnet show pictures/ --image-size 64x64 --count 100 --plot sheet.png
   blobnet show lenet5.h5 --dataset fashion-mnist
 """
+_SWEEP_EPILOG = """\
+The last arguments are a command of blobnet train, with ranges or choices in
+place of values:
+  1e-4..1e-1:log   numbers, drawn evenly by their logarithms
+  0..0.3, 2..8     numbers, drawn evenly; whole ones where the option's are
+  adam,sgd         one of these
+
+Optuna chooses, and gives up trials that fall behind. What counts is the lowest
+validation loss of a trial, after whichever epoch, as with --save-best. Only the
+best model stays, beside the study. The command that trains it again is printed.
+
+The same command goes on with its study, until that has --trials in all, and
+may run several times at once. Ctrl-C prints the best so far.
+
+examples:
+  blobnet sweep --study digits.db train lenet5 --dataset digits \\
+    --learning-rate 1e-4..1e-1:log --optimizer adam,sgd --batch-size 32,64,128
+"""
 _PLAN_EPILOG = """\
 columns:
   storage  blobs that share memory, or a layer's own array; '+': in the buffer
@@ -201,6 +219,11 @@ _COMMANDS: dict[str, tuple[str, str, str | None]] = {
     "predict": ("FILE.h5 IMAGE [IMAGE ...] [options]", "say what a trained model sees in pictures", _PREDICT_EPILOG),
     "show": ("WHAT [options]", "draw a data set or a model", _SHOW_EPILOG),
     "speedrun": ("[options]", "train a small network as fast as is known, from several seeds", None),
+    "sweep": (
+        "--study FILE.db [options] train MODEL --dataset DATA --OPTION RANGE ...",
+        "train with many settings, and keep the best model",
+        _SWEEP_EPILOG,
+    ),
     "lr-find": ("MODEL --dataset DATA [options]", "suggest a learning rate", None),
     "devices": ("[--facts]", "list the OpenCL devices and mark the default one", None),
     "doctor": ("[options]", "check that blobnet computes rightly on a device", _DOCTOR_EPILOG),
@@ -291,23 +314,7 @@ def _printed_warnings() -> Iterator[None]:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parser, commands = make_parser()
-    options, unknown = parser.parse_known_args(arguments)
-    if options.command is None:
-        parser.refuse_unknown(unknown)
-        parser.print_help(sys.stderr)
-        return 2
-    command = commands[options.command]
-    command.refuse_unknown(unknown)
-    importlib.import_module("blobnet.files.atomic").check_working_folder()
-    if getattr(options, "precision", "fp32") != "fp32" and options.command != "plan":  # It needs no device.
-        _check_precision(command, options)
-    if options.command == "train":
-        _check_train(command, options)
-    elif options.command == "bench":
-        _check_bench(command, options)
-    elif options.command == "predict" and options.score is not None and not options.boxes:
-        command.error("--score needs --boxes")
+    options = parsed(arguments)
     with at_once():
         run = importlib.import_module(f"blobnet.command_line.{options.command.replace('-', '_')}").run
         parallel = importlib.import_module("blobnet.parallel.world")
@@ -319,6 +326,28 @@ def _run(arguments: Sequence[str]) -> int:
             status: int = run(options)
             sys.stdout.flush()
     return status
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line; ends with a usage error where they do not go together."""
+    parser, commands = make_parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if options.command is None:
+        parser.refuse_unknown(unknown)
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    command = commands[options.command]
+    command.refuse_unknown(unknown)
+    importlib.import_module("blobnet.files.atomic").check_working_folder()
+    if getattr(options, "precision", "fp32") != "fp32" and options.command != "plan":  # It needs no device.
+        _check_precision(command, options)
+    if options.command == "train":
+        _check_train(command, options)
+    elif options.command == "bench":
+        _check_bench(command, options)
+    elif options.command == "predict" and options.score is not None and not options.boxes:
+        command.error("--score needs --boxes")
+    return options
 
 
 def make_parser() -> tuple[Parser, dict[str, Parser]]:

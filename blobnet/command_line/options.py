@@ -221,6 +221,12 @@ data:
 device:
 {_DEVICE}
 """,
+    "sweep": """
+words COMMAND  of blobnet train, with ranges; it comes last
+--study FILE  the data base of Optuna (SQLite), which is made where there is none
+--name NAME  of the study in it (default: sweep)
+--trials N  of the study in all (default: 20)
+""",
     "lr-find": f"""
 model MODEL  {_MODEL}; or a model file
 data:
@@ -361,6 +367,10 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "sync_batch_norm": {"default": None},
     "reduction": _choice("ordered", "fast"),
     "evaluate dataset": {"required": True},
+    "words": {"nargs": argparse.REMAINDER},
+    "study": {"required": True},
+    "name": {"default": "sweep"},
+    "trials": {"default": 20},
     "lr-find dataset": {"required": True},
     "lr-find steps": {"default": 100},
     "speedrun dataset": {"default": "fashion-mnist"},

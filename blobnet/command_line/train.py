@@ -269,8 +269,8 @@ class _Plot(Callback):
         plots.save(plots.curves(progress.history, self.title), self.path)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Trains a model and keeps it in a file, which the first of several ranks writes."""
+def run(options: argparse.Namespace, more: Sequence[Callback] = ()) -> int:
+    """Trains a model, with ``more`` callbacks than options, and keeps it in a file, which the first rank writes."""
     world = World.current()
     source = transfer.find_source(options)
     if options.batch_size_per_device is not None:
@@ -285,7 +285,7 @@ def run(options: argparse.Namespace) -> int:
         if world.is_first:
             file.hold()
             _check_new(options, output)
-        return _train(options, source, file)
+        return _train(options, source, file, more)
     except KeyboardInterrupt as interrupt:
         state = file.state[0].lower() + file.state[1:].removesuffix(".")
         raise type(interrupt)(f"interrupted; {state}") from None
@@ -297,7 +297,7 @@ def run(options: argparse.Namespace) -> int:
         file.release()
 
 
-def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> int:
+def _train(options: argparse.Namespace, source: _Source, file: _OutputFile, more: Sequence[Callback]) -> int:
     saved = _resumed(file) if options.resume else None
     _fill(options, saved)
     optimizer = _optimizer(options)
@@ -341,7 +341,7 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile) -> i
     chosen = {"device": device, "optimizer": optimizer, "loss": loss, "freeze": freeze, "teacher": teacher}
     if options.folds is not None:
         return _cross_validate(options, model, data, Path(file.path), augment=augment_of, **chosen)
-    chosen["callbacks"] = _callbacks(options, data, file, device)
+    chosen["callbacks"] = [*_callbacks(options, data, file, device), *more]
     with file.ctrl_c:
         _fit(options, model, data, held_out, augment=augment_of, **chosen)
     if file.stop:

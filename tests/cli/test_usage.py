@@ -155,6 +155,7 @@ def test_every_command_has_its_module() -> None:
         "predict",
         "show",
         "speedrun",
+        "sweep",
         "lr-find",
         "devices",
         "doctor",

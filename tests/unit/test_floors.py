@@ -48,7 +48,7 @@ ONLY_IN = {
     "tensorboardX": {"callbacks"},
     "mlflow": {"callbacks"},
     "wandb": {"callbacks"},
-    "optuna": {"callbacks"},
+    "optuna": {"callbacks", "command_line"},
     "tqdm": {"training", "command_line"},
     "matplotlib": {"plots"},
     "onnx": {"onnx"},
