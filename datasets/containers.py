@@ -117,7 +117,8 @@ def containers_of(path: Path, suffixes: Sequence[str]) -> Containers:
         hint = nearest(missing[0].name, [each.name for each in _in(missing[0].parent, suffixes)])
         raise FileError(str(missing[0]), "every file must be there", missing=len(missing), of=len(found), hint=hint)
     files = {each: split_like(each.stem) for each in found}
-    name = path.resolve().name if path.is_dir() else found[0].stem if len(files) == 1 else _title(path.stem)
+    is_folder = path.is_dir() and not _has(path, suffixes)
+    name = path.resolve().name if is_folder else found[0].stem if len(files) == 1 else _title(path.stem)
     return Containers(text, name, files)
 
 

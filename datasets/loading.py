@@ -9,10 +9,12 @@ from pathlib import Path
 
 from blobnet.datasets.archives import TAR_SUFFIXES, are_archives, read_archives
 from blobnet.datasets.boxes import reader_of
+from blobnet.datasets.containers import are_containers
 from blobnet.datasets.dataset import Dataset
 from blobnet.datasets.digits import read_digits
 from blobnet.datasets.image_folder import TABLE_SUFFIXES, Reading, read_image_folder, read_picture_table
 from blobnet.datasets.known import KNOWN_SETS, read_known
+from blobnet.datasets.lmdb_files import LMDB_SUFFIXES, read_databases
 from blobnet.datasets.parquet import PARQUET_SUFFIXES, are_parquet, read_parquet
 from blobnet.datasets.user_data import ARRAY_SUFFIXES, NPY_SUFFIXES, has_arrays, holds_npy, read_dataset
 from blobnet.errors import FileError, OptionError, file_errors, near_matches, nearest
@@ -25,7 +27,7 @@ _OF_PICTURES = {
     "columns": "only a table of pictures has columns of labels",
     "shuffle_buffer": "only larger files of pictures, as archives, are shuffled by a buffer",
 }
-_SUFFIXES = (*ARRAY_SUFFIXES, *NPY_SUFFIXES, *TABLE_SUFFIXES, *TAR_SUFFIXES, *PARQUET_SUFFIXES)
+_SUFFIXES = (*ARRAY_SUFFIXES, *NPY_SUFFIXES, *TABLE_SUFFIXES, *TAR_SUFFIXES, *PARQUET_SUFFIXES, *LMDB_SUFFIXES)
 _RULE = "it must be a known name, or the path of a file or folder"
 
 
@@ -120,6 +122,8 @@ def picture_reader(name_or_path: str | Path) -> Callable[[Path, Reading], Datase
         found = read_archives
     elif are_parquet(str(name_or_path)):
         found = read_parquet
+    elif are_containers(str(name_or_path), LMDB_SUFFIXES):
+        found = read_databases
     elif path.is_dir():
         found = reader_of(path) or read_image_folder
     elif path.exists():
@@ -151,6 +155,6 @@ def _read_path(path: Path) -> Dataset:
         return read_dataset(path.parent)
     raise FileError(
         str(path),
-        "a data file must be a .npz, .npy, HDF5, CSV, tar or Parquet file",
+        "a data file must be a .npz, .npy, HDF5, CSV, tar, Parquet or LMDB file",
         hint=f"its name must end in {', '.join(_SUFFIXES)}",
     )

@@ -31,6 +31,15 @@ def pack(path: Path, members: Mapping[str, bytes] | Iterable[tuple[str, bytes]])
     return path
 
 
+def pack_values(path: Path, values: Mapping[Any, bytes], **settings: Any) -> Path:
+    """An LMDB data base of these values by their keys."""
+    lmdb = pytest.importorskip("lmdb", reason="lmdb is not installed")
+    with lmdb.open(str(path), map_size=1 << 24, **settings) as database, database.begin(write=True) as view:
+        for key, value in values.items():
+            view.put(key if isinstance(key, bytes) else key.encode(), value)
+    return path
+
+
 def pack_table(path: Path, columns: Mapping[str, Sequence[Any]], features: Any = None, **settings: Any) -> Path:
     """A Parquet file of columns, of which pictures are bytes or (bytes, path), with what ``datasets`` says of them."""
     pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -59,4 +68,4 @@ def pack_digits(path: Path, split: Any, first: int, count: int) -> Path:
     members: dict[str, bytes] = {}
     for row, picture in zip(rows, pictures, strict=True):
         members |= {f"{row:03}.png": picture, f"{row:03}.cls": str(split.y[row]).encode()}
-    return pack(path, members)
+    return (pack_values if path.suffix == ".lmdb" else pack)(path, members)

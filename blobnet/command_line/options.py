@@ -33,7 +33,7 @@ _DATA = """\
 --dataset DATA  digits, mnist or fashion-mnist; or the path of a .npz or HDF5 file with x and y, of a folder with x.npy
   and y.npy, of a folder that holds a folder of pictures for each class, or the folders images and masks, of a CSV
   file with the columns path and label: a class, several labels (cat|red), or a number; or of boxes: COCO's .json, or
-  a folder of YOLO or Pascal VOC; or of tar archives (WebDataset) or Parquet files: 'train-{{000..146}}.tar', in
+  a folder of YOLO or Pascal VOC; or of tar archives (WebDataset), Parquet files or LMDB: 'train-{{000..146}}.tar', in
   quotes; or hf:OWNER/NAME, a data set of the Hugging Face hub"""
 _READING = """\
 --data-folder DIR  where the files of mnist or fashion-mnist are looked for first

@@ -22,7 +22,7 @@ from tests.tiny import tiny_model
 COUNT = 45
 
 
-@pytest.fixture(params=["tar", "parquet"])
+@pytest.fixture(params=["tar", "parquet", "lmdb"])
 def archives(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Digits in five files, which are not read into memory."""
     monkeypatch.setattr(image_folder, "KEPT_BYTES", 0)
@@ -112,6 +112,7 @@ def _in_memory(split: bn.datasets.Split) -> bn.datasets.Split:
 def test_a_picture_that_is_damaged_later_ends_the_training(device: Device, archives: str) -> None:
     data = bn.datasets.load(archives)
     path = Path(archives.replace("{0..4}", "2"))
+    path = path / "data.mdb" if path.is_dir() else path
     path.write_bytes(path.read_bytes()[:1500])
     with pytest.raises((DataError, bn.errors.FileError), match=r"digits-2\."):
         fit(tiny_model(), device, data)

@@ -210,7 +210,7 @@ def test_paths_that_do_not_do(tmp_path: Path) -> None:
         with failing(FileError, f"{tmp_path}/pic: there must be such a file or folder. Hint: did you mean 'pics'?"):
             datasets.load(wrong)
     (tmp_path / "a.txt").write_text("1,2")
-    rule = "a.txt: a data file must be a .npz, .npy, HDF5, CSV, tar or Parquet file. Hint: its name must end in .npz, "
+    rule = "a.txt: a data file must be a .npz, .npy, HDF5, CSV, tar, Parquet or LMDB file. Hint: its name must "
     with failing(FileError, rule):
         datasets.load(tmp_path / "a.txt")
 

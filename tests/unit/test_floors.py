@@ -63,6 +63,7 @@ ONLY_IN = {
     "nibabel": {"datasets"},
     "pydicom": {"datasets"},
     "pyarrow": {"datasets"},
+    "lmdb": {"datasets"},
 }
 
 
