@@ -332,6 +332,24 @@ def test_arguments_of_recurrent_layers_of_keras(kind: str, argument: str, hint: 
         getattr(layers, kind)(**{argument: True})
 
 
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_masks_of_what_lies_behind_samples_are_lengths(keras: Any, device: Any, tmp_path: Path, kind: str) -> None:
+    k, theirs, ours = keras.layers, getattr(keras.layers, kind), getattr(layers, kind)
+    entry = keras.Input((6,))
+    node = k.Bidirectional(theirs(3, return_sequences=True))(k.Embedding(9, 4, mask_zero=True)(entry))
+    network = randomized(keras.Model(entry, k.Dense(2)(k.Bidirectional(theirs(3))(node))))
+    network.save_weights(tmp_path / "m.weights.h5")
+    words, lengths = layers.Input(6, name="words")(), layers.Input(1, name="lengths")()
+    inner = ours(3, bidirectional=True)(layers.Embedding(9, 4)(words), lengths)
+    last_state = ours(3, bidirectional=True, return_sequences=False)(inner, lengths)
+    model = bn.Model({"words": words, "lengths": lengths}, layers.Dense(2)(last_state))
+    model.load_keras_weights(tmp_path / "m.weights.h5")
+    count = np.array([[6], [1], [3], [5]])
+    x = np.where(np.arange(6) < count, np.random.default_rng(0).integers(1, 9, (4, 6)), 0)
+    found = model.predict({"words": x, "lengths": count}, device=device)
+    np.testing.assert_allclose(found, network.predict(x.astype(np.float32), verbose=0), rtol=1e-5, atol=1e-5)
+
+
 def separable() -> Pair:
     """Separable convolutions beside others, in an order that only they make: each is one layer in Keras, two here."""
 
