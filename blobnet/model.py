@@ -70,8 +70,9 @@ from blobnet.training.resuming import check_resumed, interrupted_training
 from blobnet.training.settings import KEYWORDS, STEP_KEYWORDS, Interrupted, TrainingSettings, check_seed
 from blobnet.training.step_by_step import LatestWeights, StepByStep
 from blobnet.training.step_plan import StepContext
+from blobnet.training.steps import Steps
 from blobnet.training.trainer import Progress, Trainer
-from blobnet.training.training_step import TrainingStep, input_deltas, not_finite, step_that_fits
+from blobnet.training.training_step import TrainingStep, input_deltas, not_finite
 
 #: A loss or its name; for several outputs one for each, by name or in a list.
 AnyLoss: TypeAlias = "Loss | str | Mapping[str, Loss | str] | Sequence[Loss | str] | None"
@@ -502,6 +503,7 @@ class Model:
         teacher: Model | None = None,
         temperature: float | None = None,
         teacher_weight: float | None = None,
+        sizes: Mapping[int, int | tuple[int, int]] | None = None,
         fit_memory: bool | None = None,
         seed: int | None = None,
         resume: bool = False,
@@ -576,6 +578,9 @@ class Model:
                 by default none.
             temperature: what the logits of both models are divided by for that, 4 by default.
             teacher_weight: of the distance from the teacher's answers, which is added to the loss; 1 by default.
+            sizes: of pictures that grow from epoch to epoch, N or (height, width): {0: 128, 10: 160, 20: 224} begins
+                with 128x128, takes 160x160 after ten epochs, and ends with the model's own size, in which ``x`` and
+                ``validation`` are given. By default the latter alone.
             fit_memory: where the device has too little memory for a batch, compute it in parts, whose gradients are
                 added up, with a warning: the same steps but for rounding, for batch norms (which normalise each part by
                 itself), and for samples that are mixed (with others of their part). Not of an iterable.
@@ -638,16 +643,19 @@ class Model:
         world.connect(chosen)
         with world.propagate_errors():
             context = StepContext(sample_type=data.reader.sample_types, world=world, debug=debug)
-            fitting_step = partial(step_that_fits, chosen, self.graph, self._weights, settings, context)
-            step = fitting_step()
+            steps = Steps(chosen, self.graph, settings, context)
+            steps.check()
+            first_step = partial(steps.at, interrupted.state.epoch if interrupted else 0, self._weights)
+            step = first_step()
             if verify:
                 from blobnet.examination.verification import verify_plan  # Few ask, and all would wait for its import.
 
                 while verify_plan(step.device, step.plan):
-                    step = fitting_step()
+                    step = first_step()
         if world.size > 1:
             check_ranks(step, self._weights, given_data, interrupted)
-        trainer = Trainer(step)
+        trainer = Trainer(step, steps)
+        del step  # Where sizes change, the trainer has another one in its place.
         if interrupted is not None:
             trainer.restore(interrupted.state, changes)
         history = {name: list(values) for name, values in self.history.items()} if resume else {}

@@ -150,6 +150,12 @@ def header_of(file: File) -> Header | None:
     return own.header(file) if own is not None else None
 
 
+def require_pillow(path: File) -> None:
+    """Pillow is an optional extra; that it is missing is no FileError, since it is the fault of no picture."""
+    if importlib.util.find_spec("PIL") is None:
+        raise OptionError(str(path), "reading or resizing pictures needs Pillow", hint=extra("images"))
+
+
 def resized(values: Array, size: tuple[int, ...], file: File) -> Array:
     """Return bands (units, height, width) of another height and width, bilinearly; FileError for volumes.
 
@@ -159,6 +165,7 @@ def resized(values: Array, size: tuple[int, ...], file: File) -> Array:
         return values
     if values.ndim != 3 or len(size) != 2:
         raise FileError(str(file), "only pictures are resized, not volumes", size=values.shape[1:], wanted=size)
+    require_pillow(file)
     from PIL import Image
 
     planes = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -71,6 +72,11 @@ class PictureSource(Source):  # type: ignore[misc]  # mypy sees this package und
             before = int(self._written[row, 0]), int(self._written[row, 1])
             check_unwritten(self.subject, path, now if before[0] < 0 else before, now)
             self._written[row] = now
+
+    def resized(self, height: int, width: int) -> Source:
+        other = copy.copy(self)
+        other.shape = (*self.shape[:-2], height, width)
+        return other
 
     def order(self, rows: Rows, generator: np.random.Generator) -> Rows | None:
         """Return the order in which larger files are read one after another, and their pictures near one another."""

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.datasets.array_files import format_of, header_of, resized
+from blobnet.datasets.array_files import format_of, header_of, require_pillow, resized
 from blobnet.datasets.checks import check_arrays
 from blobnet.datasets.file_source import npy_shape, read_npy, readable
 from blobnet.datasets.packed import File, bytes_of, opened
-from blobnet.errors import DataError, FileError, OptionError, extra, warn
+from blobnet.errors import DataError, FileError, OptionError, warn
 from blobnet.support.picture_kinds import DEEP, FORMATS, PLUGINS
 from blobnet.support.regular_file import MAX_UNPACKED, check_regular, most_memory
 
@@ -221,7 +221,7 @@ def save_mask(path: Path, classes: npt.NDArray[np.uint8], size: tuple[int, int] 
         FileError: it cannot be written.
         OptionError: Pillow is not installed.
     """
-    _require_pillow(path)
+    require_pillow(path)
     from PIL import Image
 
     picture = Image.fromarray(classes)
@@ -238,7 +238,7 @@ def save_picture(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
         FileError: it cannot be written.
         OptionError: Pillow is not installed.
     """
-    _require_pillow(path)
+    require_pillow(path)
     from PIL import Image
 
     _save(Image.fromarray(pixels), path)
@@ -250,7 +250,7 @@ def png(pixels: npt.NDArray[np.uint8], longest: int) -> bytes:
     Raises:
         OptionError: Pillow is not installed.
     """
-    _require_pillow(Path("pictures"))
+    require_pillow(Path("pictures"))
     from PIL import Image
 
     picture, target = Image.fromarray(pixels), io.BytesIO()
@@ -379,7 +379,7 @@ def note_shallow(subject: str, depths: Sequence[int | str | None]) -> None:
 
 def _opened(path: File, use: Callable[[Any], _Result], least_side: int | None = None) -> _Result:
     """Return ``use`` of an opened picture; ``least_side`` is the least side that its decoder must keep."""
-    _require_pillow(path)
+    require_pillow(path)
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -455,7 +455,7 @@ def _resized(planes: npt.NDArray[Any], size: tuple[int, int], path: Path) -> npt
     """(C, H, W) with another height and width, bilinearly; the array itself if it has that size already."""
     if planes.shape[1:] == size:
         return planes
-    _require_pillow(path)
+    require_pillow(path)
     from PIL import Image
 
     return np.stack([np.asarray(_scaled(Image.fromarray(plane), size)) for plane in planes])
@@ -483,12 +483,6 @@ def _read_array(path: Path, units: int) -> npt.NDArray[Any]:
         )
     check_arrays(planes[None], subject=str(path))
     return np.ascontiguousarray(planes, dtype=np.uint8 if planes.dtype == np.uint8 else np.float32)
-
-
-def _require_pillow(path: File) -> None:
-    """Pillow is an optional extra; that it is missing is no FileError, since it is the fault of no picture."""
-    if importlib.util.find_spec("PIL") is None:
-        raise OptionError(str(path), "reading or resizing pictures needs Pillow", hint=extra("images"))
 
 
 def _planes(picture: Any, size: tuple[int, int] | None = None) -> npt.NDArray[Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from blobnet.datasets.array_files import resized
 from blobnet.datasets.checks import check_array_type, check_axes, check_finite, check_real
 from blobnet.errors import DataError
 from blobnet.support.unit_axes import TO_FIRST
@@ -86,6 +88,10 @@ class Source(ABC):
         None where any order is as quick: then it is one of all permutations.
         """
         return None
+
+    def resized(self, height: int, width: int) -> Source:
+        """The same pictures in another size; themselves if they have it."""
+        return self if self.shape[2:] == (height, width) else Resized(self, height, width)
 
     def __getitem__(self, rows: Rows | slice) -> Source:
         """Some samples, by their numbers or as a slice; they are not read yet."""
@@ -212,8 +218,29 @@ class Part(Source):
     def order(self, rows: Rows, generator: np.random.Generator) -> Rows | None:
         return self._source.order(self._rows[rows], generator)
 
+    def resized(self, height: int, width: int) -> Source:
+        return Part(self._source.resized(height, width), self._rows)
+
     def check_all(self) -> None:
         self._source.check_all()
+
+
+class Resized(Source):
+    """Pictures (N, units, height, width) in another size, bilinearly, as they are read."""
+
+    def __init__(self, source: Source, height: int, width: int) -> None:
+        self._source, self.subject, self.dtype = source, source.subject, source.dtype
+        self.shape = (*source.shape[:2], height, width)
+        self.is_parallel = source.is_parallel
+
+    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
+        pictures = np.empty((len(rows), *self._source.shape[1:]), self.dtype)
+        self._source.read(rows, pictures)
+        for picture, place in zip(pictures, out, strict=True):
+            place[...] = resized(picture, self.shape[2:], Path(self.subject))
+
+    def order(self, rows: Rows, generator: np.random.Generator) -> Rows | None:
+        return self._source.order(rows, generator)
 
 
 class AsSamples(Source):

@@ -151,7 +151,7 @@ def _save(
     now, step = trainer.weights(), trainer.step
     kept = progress.best if keep_best and progress.best is not None else now
     file = ModelFile(
-        description=step.graph.description(),
+        description=trainer.graph.description(),
         weights=kept,
         class_names=class_names or progress.class_names,
         pretrained=progress.pretrained,

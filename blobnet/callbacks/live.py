@@ -64,7 +64,7 @@ class Live(Callback):
 
     def begin(self, progress: Progress) -> None:
         step = progress.trainer.step
-        layers = page.section("layers", "Layers", summarize(step.graph, step.settings.freeze)._repr_html_())
+        layers = page.section("layers", "Layers", summarize(progress.trainer.graph, step.settings.freeze)._repr_html_())
         about = page.section("about", "About", page.facts(about_device(step.device)))
         self._fixed = [about, layers, plan_section(step.plan)]
         self._take(progress)

@@ -93,6 +93,14 @@ def image_size(text: str) -> tuple[int, int]:
     return (sizes[0], sizes[-1]) if 1 <= len(sizes) <= 2 else _fail("HEIGHTxWIDTH such as 64x48, or 64 for both", text)
 
 
+def sizes_of_epochs(text: str) -> dict[int, tuple[int, int]]:
+    """``128@0,160@10``: sizes of pictures, and the epochs from which they have them."""
+    parts = [part.partition("@") for part in text.split(",")]
+    if not all(re.fullmatch("[0-9]{1,9}", epoch) for _, _, epoch in parts):
+        _fail("SIZE@EPOCH for each size, such as 128@0,160@10,224@20", text)
+    return {int(epoch): image_size(size) for size, _, epoch in parts}
+
+
 def _sizes(text: str, separator: str) -> tuple[int, ...]:
     """Positive ints; none if there is anything else."""
     parts = text.lower().split(separator)

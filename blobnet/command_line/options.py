@@ -121,6 +121,8 @@ training:
 --batch-size-per-device N  samples a step of each rank, in place of --batch-size, which is that of all
 --average X  keep a moving average of the weights, of which a step keeps this part: 0.999 say (default: none)
 {_AUGMENT}
+--sizes LIST  sizes of pictures that grow from epoch to epoch, up to the model's: 128@0,160@10,224@20 takes 160x160
+  after ten epochs (default: one size)
 --schedule NAME  of the learning rate: {{schedules}}; step is x0.1 every few epochs, cosine (the default) goes down to 0
   over --epochs
 --step-epochs N  epochs of a step (default: a third of --epochs)
@@ -394,7 +396,8 @@ _MORE: dict[str, Mapping[str, Any]] = {
     },
     "level": {"choices": LEVELS, "default": "fast"},
     "shapes": {"type": option_types.named_sizes, **_MANY},
-    "sizes": {"type": option_types.named_size, **_MANY},
+    "compile sizes": {"type": option_types.named_size, **_MANY},
+    "train sizes": {"type": option_types.sizes_of_epochs},
     "gradients": {"nargs": "*"},
 }
 #: Options of ``blobnet train`` of which one alone may be given.

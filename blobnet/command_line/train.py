@@ -306,6 +306,8 @@ def _train(options: argparse.Namespace, source: _Source, file: _OutputFile, more
     # Both readings of the data take the kind of labels of the training that goes on, and of no other model.
     if saved is not None and options.labels is None and are_pictures(options.dataset):
         options.labels = kind_of_labels(saved)
+    if options.sizes and options.image_size is None and are_pictures(options.dataset):
+        options.image_size = options.sizes[max(options.sizes)]
     given = load_dataset(options, saved or transfer.file_model(options, source), keeps_kind=False)
     prepare = _prepared_by_name if isinstance(given, NamedData) else _prepared
     model, anew, loss, data, held_out = prepare(options, source, given)

@@ -60,6 +60,7 @@ class LabelledData:
         subject: what errors call it.
 
     Attributes:
+        graph: the model.
         heads: the outputs with their losses.
         reader: reads batches.
         sources: the samples of each input by their numbers; none where they come in a stream.
@@ -76,7 +77,7 @@ class LabelledData:
 
     def __init__(self, graph: Graph, losses: Losses, x: Any, y: Any, subject: str = "") -> None:
         prefix = f"{subject} " if subject else ""
-        self._graph, self._losses = graph, losses
+        self.graph, self._losses = graph, losses
         self.heads = heads = heads_of(graph, losses)
         self.sources: tuple[Source, ...] = ()
         self.labels: tuple[Labels, ...] | None = None
@@ -137,13 +138,22 @@ class LabelledData:
         other._take(tuple(Part(source, rows) for source in self.sources), labels)
         return other
 
+    def of_graph(self, graph: Graph) -> LabelledData:
+        """Return the same samples, by their numbers, in the size that a graph of the same input takes."""
+        if graph is self.graph:
+            return self
+        other = copy.copy(self)
+        other.graph = graph
+        other._take((self.sources[0].resized(*graph.input.shape.sizes),), self.labels or ())
+        return other
+
     def to_validate(self, x: Any, y: Any) -> LabelledData:
         """Return others for the same model and losses."""
-        return LabelledData(self._graph, self._losses, x, y, subject="validation")
+        return LabelledData(self.graph, self._losses, x, y, subject="validation")
 
     def comes_in_batches(self, x: Any) -> bool:
         """Return True if such samples come as an iterable of batches."""
-        return comes_in_batches(self._graph, as_batches(self._graph, x))
+        return comes_in_batches(self.graph, as_batches(self.graph, x))
 
     def jobs(self, size: int, skipped: int = 0, world: World = ALONE) -> Iterable[Any]:
         """The reader's jobs for this rank's batches of at most ``size`` samples, in order, without the first ones."""

@@ -187,13 +187,36 @@ class Graph:
                 wanted = {
                     spec.name: spec.shape for spec in vertex.layer.parameters([item.shape for item in node.inputs])
                 }
-                if shapes != wanted:
-                    rule = "its weights must fit what the layers before it give now"
-                    hint = "a GlobalAveragePool in front of dense layers makes weights that fit any size."
-                    raise ShapeError(vertex.name, rule, weights=shapes, wanted=wanted, hint=hint)
+                _check_weights(vertex, shapes, wanted)
                 node = replace(node, weights={own: weights[vertex.parameter(own)] for own in shapes})
             nodes[vertex.name] = node
         return nodes
+
+    def of_size(self, height: int, width: int) -> Graph:
+        """Return the network for pictures of another size, with the same parameters and outputs of the same shapes.
+
+        Raises:
+            OptionError: it has several inputs.
+            ShapeError: the input takes no pictures, or weights or an output depend on their size.
+        """
+        entry, vertices = self.input, list[Vertex]()
+        if entry.shape.rank != 2:
+            raise ShapeError(entry.name, "an input of another size must take pictures", shape=entry.shape)
+        if entry.shape.sizes == (height, width):
+            return self
+        for vertex in self.vertices:
+            layer: Any = vertex.layer
+            if vertex.index == entry.index:
+                layer = replace(layer, height=height, width=width)
+            shapes = [vertices[source].shape for source in vertex.inputs]
+            specs = {spec.name: spec.shape for spec in layer.parameters(shapes)}
+            _check_weights(vertex, {spec.name: spec.shape for spec in self.parameters(vertex)}, specs)
+            vertices.append(replace(vertex, layer=layer, shape=layer.output_shape(shapes)))
+            if self.is_output(vertex.index) and vertices[-1].shape != vertex.shape:
+                rule = "an output must have the same shape for pictures of any size"
+                received = {"size": f"{height}x{width}", "output": vertices[-1].shape, "wanted": vertex.shape}
+                raise ShapeError(vertex.name, rule, hint="a GlobalAveragePool makes it so.", **received)
+        return replace(self, vertices=tuple(vertices))
 
     def description(self) -> Any:
         """The graph as plain data that :func:`from_description` takes (JSON).
@@ -219,6 +242,14 @@ class Graph:
             for side, vertices in (("inputs", self.inputs), ("outputs", self.outputs))
         }
         return {"layers": layers, **ends, **({"origin": self.origin} if self.origin else {})}
+
+
+def _check_weights(vertex: Vertex, shapes: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises ShapeError unless weights of these shapes are those that a layer wants now, by name."""
+    if shapes != wanted:
+        rule = "its weights must fit what the layers before it give now"
+        hint = "a GlobalAveragePool in front of dense layers makes weights that fit any size."
+        raise ShapeError(vertex.name, rule, weights=shapes, wanted=wanted, hint=hint)
 
 
 def _only(side: str, vertices: Mapping[str, Vertex]) -> Vertex:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from blobnet.execution.loader import Labels, Loader
 from blobnet.launch.kernel_call import Batch
 from blobnet.memory.blob import FloatArray
 from blobnet.metrics.types import Metric
+from blobnet.network.graph import Graph
 from blobnet.training.training_step import TrainingStep
 
 
@@ -91,6 +92,10 @@ class TrainingData:
     sample_weights: Sequence[FloatArray | None] | None = None
     validation: LabelledData | None = None
     metrics: Sequence[Mapping[str, Metric]] = ()
+
+    def of_graph(self, graph: Graph) -> TrainingData:
+        """Return the same, to train a graph for samples of another size."""
+        return replace(self, train=self.train.of_graph(graph))
 
 
 class Epoch:

@@ -39,6 +39,14 @@ class Augmented(NamedTuple):
     changes: tuple[Augmentation, ...] = ()
 
 
+class Size(NamedTuple):
+    """The size of pictures from an epoch on, counted from 0."""
+
+    epoch: int
+    height: int
+    width: int
+
+
 class Interrupted(NamedTuple):
     """A training to go on with: what its file says, and the losses of its model as ``fit`` takes them, if it knows."""
 
@@ -188,6 +196,26 @@ def _recall_loss_weights(graph: Graph, name: str, said: Interrupted) -> Any:
     return weights[0] if len(graph.outputs) == 1 and isinstance(weights, list) and len(weights) == 1 else weights
 
 
+def _sizes(graph: Graph, name: str, given: Any) -> tuple[Size, ...]:
+    hint = f"{name}={{0: 128, 10: 160, 20: 224}} begins with pictures of 128x128, say."
+    try:  # Files have lists.
+        pairs = given.items() if isinstance(given, Mapping) else [(epoch, own) for epoch, *own in given]
+        found = tuple(sorted(Size(epoch, *((own, own) if is_int(own, 1) else own)) for epoch, own in pairs))
+    except (TypeError, ValueError) as error:
+        rule = "it must have the size of pictures, N or (height, width), for the epochs from which it is another one"
+        raise OptionError(name, rule, received=given, hint=hint) from error
+    if not all(is_int(number, least) for size in found for number, least in zip(size, (0, 1, 1), strict=True)):
+        raise OptionError(name, "epochs are counted from 0, and sizes from 1", received=given, hint=hint)
+    found = tuple(Size(*map(int, size)) for size in found)
+    for _, *size in found:
+        graph.of_size(*size)
+    own = graph.input.shape.sizes
+    if not found or found[0].epoch or found[-1][1:] != own:
+        rule = "the first size must be that from epoch 0 on, and the last one that of the model"
+        raise OptionError(name, rule, received=given, model="x".join(map(str, own)), hint=hint)
+    return found
+
+
 def _describe_class_weights(graph: Graph, name: str, held: Sequence[FloatArray | None] | None) -> dict[str, Any]:
     each = held or (None,) * len(graph.outputs)
     return {name: to_dict(graph.outputs, [None if own is None else [float(weight) for weight in own] for own in each])}
@@ -209,6 +237,7 @@ class TrainingSettings:
         sync_batch_norm: whether it is asked for, and makes a difference.
         augment: how the samples change of the input of that name; empty if none do.
         teacher: the network whose answers are learned besides the labels.
+        sizes: of pictures, which change between epochs; none where they stay as they are.
     """
 
     epochs: int = field(
@@ -285,6 +314,10 @@ class TrainingSettings:
     )
     temperature: float = field(default=4.0, metadata=_rules(_above_zero))
     teacher_weight: float = field(default=1.0, metadata=_rules(_above_zero))
+    sizes: tuple[Size, ...] = field(
+        default=(),
+        metadata=_rules(_sizes, describe=lambda graph, name, held: {name: list(map(list, held))}),
+    )
     fit_memory: bool = field(
         default=False, metadata=_rules(_flag, describe=lambda graph, name, held: {}, in_files=_ELSEWHERE)
     )
@@ -325,10 +358,17 @@ class TrainingSettings:
         """Raises OptionError unless a model can learn from the teacher, or there is none."""
         if self.teacher is not None:
             self.teacher.check(model, heads_of(model.graph, self.loss))
+            for _, *size in self.sizes:
+                self.teacher.graph.of_size(*size)
         for name in ("temperature", "teacher_weight") if self.teacher is None else ():
             if getattr(self, name) != getattr(TrainingSettings, name):
                 rule, hint = "it is for learning from a teacher", "give teacher=, or --teacher FILE."
                 raise OptionError(name, rule, received=getattr(self, name), teacher=None, hint=hint)
+
+    def graph_at(self, graph: Graph, epoch: int) -> Graph:
+        """Return a model for the size that samples have in an epoch, counted from 0."""
+        begun = [size for size in self.sizes if size.epoch <= epoch]
+        return graph.of_size(*begun[-1][1:]) if begun else graph
 
     @property
     def step_loss(self) -> Losses:

@@ -118,7 +118,7 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
         size, teacher = batch_size * at_once, None
         try:
             if settings.teacher is not None:
-                teacher = settings.teacher.plan(device, size, settings.temperature, at_once=at_once, **samples)
+                teacher = settings.teacher.plan(device, graph, size, settings.temperature, at_once=at_once, **samples)
                 state += teacher.bytes()
 
             def besides(plan: Plan, state: int = state) -> int:

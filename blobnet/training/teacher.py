@@ -57,9 +57,12 @@ class Teacher:
             digest.update(name.encode() + values.tobytes())
         return digest.hexdigest()[:12]
 
-    def plan(self, device: Device, batch_size: int, temperature: float, **wanted: Any) -> Plan:
-        """Return a plan of its answers, as for plan_for."""
-        return plan_for(device, self.graph, batch_size, loss=(Teaching(temperature),), **wanted)
+    def plan(self, device: Device, student: Graph, batch_size: int, temperature: float, **wanted: Any) -> Plan:
+        """Return a plan of its answers to the samples of a student, as for plan_for."""
+        graph = self.graph
+        if _inputs(graph) != _inputs(student):  # At some epochs pictures have another size.
+            graph = graph.of_size(*student.input.shape.sizes)
+        return plan_for(device, graph, batch_size, loss=(Teaching(temperature),), **wanted)
 
     def check(self, model: Any, heads: Sequence[Head]) -> None:
         """Raises OptionError unless a model can learn what this one says.

@@ -33,6 +33,7 @@ from blobnet.training.gradients import gradients_of
 from blobnet.training.kept import KeptArrays, Room
 from blobnet.training.progress import Table, bar, shown
 from blobnet.training.resuming import note_rate
+from blobnet.training.steps import Steps
 from blobnet.training.training_step import TrainingStep, not_finite
 
 #: Seconds between two looks at the running metrics.
@@ -76,8 +77,10 @@ class Trainer:
 
     Args:
         step: what a batch, or a part of it, goes through; its settings are those of the training.
+        steps: make that of other epochs, where samples have another size then.
 
     Attributes:
+        graph: the model; that of the step may be for samples of another size.
         batch_size: samples of a batch, over all shards.
         epoch: finished epochs.
         batches: batches of the finished steps of the epoch that is under way.
@@ -88,8 +91,8 @@ class Trainer:
         best: the weights of the best epoch in what was restored, where those are not the last one's.
     """
 
-    def __init__(self, step: TrainingStep) -> None:
-        self.step, self.settings = step, step.settings
+    def __init__(self, step: TrainingStep, steps: Steps) -> None:
+        self.settings, self.graph, self._steps_of = step.settings, steps.graph, steps
         self.batch_size = self.settings.batch_size
         self.epoch = self.batches = self.samples = 0
         self.rate_factor = 1.0
@@ -100,18 +103,38 @@ class Trainer:
         self._facts: Mapping[str, Any] = {}
         #: What is other than in the interrupted training, by name: (before, now).
         self._changes: Mapping[str, tuple[Any, Any]] = {}
-        #: The weights and the optimizer's state, and their version.
-        self._now: tuple[int, KeptArrays, KeptArrays] | None = None
         #: Those that must stay what they are.
         self._kept: tuple[KeptArrays, ...] = ()
-        self._room = Room(step.device, max(0, step.device.info.memory // 2 - step.bytes))
-        self._gradients = gradients_of(step)
+        self._use(step)
         #: The epoch that is under way, and the number of its first step.
         self._under_way: Epoch | None = None
         self._first_step = 0
         #: Steps of an epoch, as schedules count them.
         self._steps = 1
         self.is_begun = False
+
+    def _use(self, step: TrainingStep) -> None:
+        """Goes on with a step."""
+        self.step = step
+        #: The weights and the optimizer's state, and their version.
+        self._now: tuple[int, KeptArrays, KeptArrays] | None = None
+        self._room = Room(step.device, max(0, step.device.info.memory // 2 - step.bytes))
+        self._gradients = gradients_of(step)
+
+    def _resize(self) -> None:
+        """Goes on with a step for samples of the size of the epoch to come: the same weights, and optimizer's state."""
+        weights, state = self.weights(), self.step.state.slots(is_whole=True).read()
+        number, world = self.step.number, self.step.world
+        for arrays in self._kept:
+            arrays.read()
+        # What the step before has on the device makes room.
+        self._kept, self._now, self._under_way = (), None, None
+        del self.step, self._gradients
+        with world.propagate_errors():
+            step = self._steps_of.at(self.epoch, weights)
+            step.state.restore(state)
+        step.number = number
+        self._use(step)
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -155,7 +178,7 @@ class Trainer:
             seed=self.settings.seed,
             optimizer=self.settings.optimizer.description(),
             optimizer_state=optimizer_state,
-            settings={**self.settings.for_file(self.step.graph), **self._facts},
+            settings={**self.settings.for_file(self.graph), **self._facts},
             place=place,
         )
 
@@ -213,19 +236,13 @@ class Trainer:
         self._facts = data.train.facts
         self._steps = -(-(data.train.steps(self.batch_size) or 1) // self.settings.accumulate)
         progress.metrics += measured_names(heads)
-        validation = None if data.validation is None else _Validation(self.step, data.validation, data.metrics)
+        validation = self._validation(data)
         if validation is not None:
             progress.metrics += validation.names
         is_noted = not progress.writes
         callbacks = [callback for callback in callbacks if progress.writes or not callback.only_logs]
         _tell(callbacks, "begin", progress)
-        loader = Loader(self.step.executor)
-        if self.epoch < epochs:
-            reserved = self.step.bytes + (validation.bytes if validation is not None else 0)
-            with bar("loading data", data.train.count, verbose) as shown:
-                loader.keep(data.train.sources, reserved, shown.update, self.step.world)
-            if validation is not None:
-                validation.load(reserved + data.train.bytes, verbose=verbose)
+        loader, own = self._load(data, validation, verbose=verbose)
         has_accuracy = len(heads) == 1 and heads[0].loss.takes_classes
         table = Table(epochs, has_accuracy, validation is not None, validation.asked_for if validation else ())
         if verbose and self.epoch < epochs:
@@ -233,8 +250,13 @@ class Trainer:
             print(table.header, file=sys.stderr)
         while self.epoch < epochs and progress.stop is None:
             self._preserve()
+            if self.settings.graph_at(self.graph, self.epoch) != self.step.graph:
+                del loader, validation, own
+                self._resize()
+                validation = self._validation(data)
+                loader, own = self._load(data, validation, verbose=verbose)
             start, before = time.perf_counter(), self.samples
-            record = self._run_epoch(loader, data, progress, callbacks, verbose=verbose)
+            record = self._run_epoch(loader, own, progress, callbacks, verbose=verbose)
             seconds = max(1e-9, time.perf_counter() - start)  # A clock may stand still.
             count = self.samples - before
             if validation is not None:
@@ -252,6 +274,26 @@ class Trainer:
         _tell(callbacks, "end", progress)
         keep(progress)
 
+    def _validation(self, data: TrainingData) -> _Validation | None:
+        """Return what measures the held-out samples, if there are any: in the size of the model."""
+        return None if data.validation is None else _Validation(self.step, data.validation, data.metrics)
+
+    def _load(
+        self, data: TrainingData, validation: _Validation | None, *, verbose: bool
+    ) -> tuple[Loader, TrainingData]:
+        """Put on the device what fits, and return what brings the rest, with the data in the size of the step."""
+        loader, own = Loader(self.step.executor), data.of_graph(self.step.graph)
+        if self.epoch < self.settings.epochs:
+            reserved = self.step.bytes + (validation.bytes if validation is not None else 0)
+            with bar("loading data", own.train.count, verbose) as shown:
+                loader.keep(own.train.sources, reserved, shown.update, self.step.world)
+            if validation is not None:
+                validation.load(reserved + own.train.bytes, verbose=verbose)
+            if verbose and self.settings.sizes:
+                height, width = self.step.graph.input.shape.sizes
+                print(f"samples of {height}x{width} from epoch {self.epoch + 1} on", file=sys.stderr)
+        return loader, own
+
     def _check(self, data: TrainingData) -> None:
         """Raises OptionError where data cannot be trained on, or measured, as it is asked for; notes what is odd."""
         validation, count = data.validation, data.train.count
@@ -259,6 +301,9 @@ class Trainer:
             rule = "metrics are measured on validation data that are no stream"
             hint = "give validation=(x, y), arrays." if count is None else "validation=0.1 holds a tenth out."
             raise OptionError("fit", rule, validation=None if validation is None else "a stream", hint=hint)
+        if self.settings.sizes and count is None:
+            rule = "samples that are resized must have numbers, and come in no stream"
+            raise OptionError("sizes", rule, hint="give arrays, a list of pictures, or a folder of them.")
         schedule = self.settings.optimizer.schedule
         if schedule.depends_on_steps and data.train.steps(self.batch_size) is None:
             rule = "a stream of batches whose number is unknown needs a constant learning rate"
@@ -418,12 +463,13 @@ class _Validation:
         room = info.memory, info.largest_allocation, step.bytes
         settings: dict[str, Any] = {"loss": step.losses, "sample_type": self._data.reader.sample_types}
         settings["parameters"] = step.parameters.table
-        plan = plan_for(step.device, step.graph, step.batch_size, **settings)
+        graph = self._data.graph
+        plan = plan_for(step.device, graph, step.batch_size, **settings)
         most = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
         sizes = [most >> halves for halves in range(most.bit_length())]
 
         def evaluator(size: int) -> Evaluator:
-            own = plan if size == plan.batch_size else plan_for(step.device, step.graph, size, **settings)
+            own = plan if size == plan.batch_size else plan_for(step.device, graph, size, **settings)
             return Evaluator(step.device, own, step.result, debug=step.executor.debug)
 
         return first_that_fits(step.device, sizes, evaluator)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +12,7 @@ import numpy.typing as npt
 
 from blobnet.device.device import Device
 from blobnet.device.memory import PendingRead
-from blobnet.errors import OutOfMemoryError, warn
-from blobnet.execution.executor import IN_PARTS, Executor, Launch, first_that_fits
+from blobnet.execution.executor import Executor, Launch
 from blobnet.launch.kernel_call import SHARD_COUNTS, Array, Batch
 from blobnet.losses import Loss
 from blobnet.losses.base import LOSS_SCALE
@@ -30,7 +28,7 @@ from blobnet.training.loss_scale import LossScale
 from blobnet.training.settings import TrainingSettings
 from blobnet.training.shard_sum import ShardSum
 from blobnet.training.sharpness import Sharpness
-from blobnet.training.step_plan import PLAIN, StepContext, plan_step, sizes_of_parts
+from blobnet.training.step_plan import PLAIN, StepContext, plan_step
 from blobnet.training.teacher import TeacherRun
 from blobnet.training.weight_buffers import (
     AVERAGE,
@@ -362,37 +360,6 @@ class TrainingStep:
         self.executor.launch([self._squares], 0)
         sums = self.device.memory.read(self.executor.buffers[SQUARES], self._squares.call.groups)
         return bool(np.isfinite(sums).all())
-
-
-def step_that_fits(
-    device: Device,
-    graph: Graph,
-    weights: Mapping[str, FloatArray],
-    settings: TrainingSettings,
-    context: StepContext,
-) -> TrainingStep:
-    """Return a step for batches; with ``fit_memory`` for parts of them, as many as it takes to fit the device's memory.
-
-    A warning says that there are parts.
-
-    Raises:
-        PlanError, OutOfMemoryError: the memory is not enough.
-    """
-    sizes = sizes_of_parts(settings)
-
-    def made(size: int) -> TrainingStep:
-        return TrainingStep(device, graph, weights, settings, replace(context, batch_size=size))
-
-    try:
-        step = first_that_fits(device, sizes, made)
-    except OutOfMemoryError as error:
-        if not settings.fit_memory and sizes[0] > 1:
-            error.args = (f"{error}{'' if 'Hint: ' in str(error) else ' Hint:'} {IN_PARTS}",)
-        raise
-    if step.batch_size < sizes[0]:
-        rule = "the memory of the device should hold a whole batch, which is computed in parts now"
-        warn("fit_memory", rule, batch_size=sizes[0], part=step.batch_size)
-    return step
 
 
 def input_deltas(step: TrainingStep, count: int) -> list[FloatArray]:

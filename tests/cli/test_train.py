@@ -366,6 +366,37 @@ def test_a_teacher_reaches_it(run, net, trained) -> None:
     assert "error: --output: it must not name the same file as --teacher." in overwrites.err
 
 
+def test_sizes_reach_it(run) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for number in range(20):
+        folder = Path("pictures") / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        image.fromarray(np.full((9, 7), 10 * number, np.uint8)).save(folder / f"{number}.png")
+    Path("pooled.py").write_text(
+        "import blobnet as bn\n"
+        "def net(input_shape, classes, seed=0):\n"
+        "    L = bn.layers\n"
+        "    pooled = [L.Input(*input_shape), L.Conv2D(3, 3), L.GlobalAveragePool(), L.Dense(classes)]\n"
+        "    return bn.Sequential(pooled, seed=seed)\n"
+    )
+    arguments = ["train", "pooled.py:net", "--dataset", "pictures", "--epochs", 4, "--sizes"]
+    result = run(*arguments, "5x4@0,6@1,8@3")
+    assert result.status == 0, result.err
+    said = [line for line in result.err.splitlines() if line.startswith("samples of")]
+    assert said == [f"samples of {size} from epoch {epoch} on" for size, epoch in (("5x4", 1), ("6x6", 2), ("8x8", 4))]
+    model = bn.load("net.h5")
+    assert model.graph.input.shape.dimensions == (1, 8, 8)
+    assert model.training_state is not None
+    assert model.training_state.settings["sizes"] == [[0, 5, 4], [1, 6, 6], [3, 8, 8]]
+    refused = run(*arguments, "5@0,8", "--overwrite")
+    assert refused.status == 2
+    assert "--sizes: it must be SIZE@EPOCH for each size, such as 128@0,160@10,224@20, not '5@0,8'" in refused.err
+    refused = run(*arguments, "5@0,8@1", "--image-size", 9, "--overwrite")
+    assert (
+        "error: sizes: the first size must be that from epoch 0 on, and the last one that of the model." in refused.err
+    )
+
+
 def test_augmentation_reaches_it(run, net) -> None:
     arguments = ["train", net, "--dataset", arrays(Path("a.npz")), "--epochs"]
     result = run(*arguments, 1, "--augment", "crop=1,flip")

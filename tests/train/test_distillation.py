@@ -62,7 +62,7 @@ def samples(*, masks: bool = False) -> tuple[Any, Any]:
 def test_answers_are_the_logarithms_of_soft_probabilities(device: Device) -> None:
     for masks in (False, True):
         model, (x, _) = teacher(masks=masks), samples()
-        plan = Teacher.of(model).plan(device, COUNT, 2.5)
+        plan = Teacher.of(model).plan(device, model.graph, COUNT, 2.5)
         executor = Executor(device, plan, debug=True)
         executor.write_array("parameters", plan.request.parameters.pack(model.weights))
         executor.feed("samples", x)

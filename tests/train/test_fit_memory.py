@@ -200,7 +200,7 @@ def test_what_a_training_held_is_given_back_when_it_ends(device: Device, monkeyp
             super().__init__(*arguments, **settings)
             steps.append(weakref.ref(self))
 
-    monkeypatch.setattr("blobnet.training.training_step.TrainingStep", Known)
+    monkeypatch.setattr("blobnet.training.steps.TrainingStep", Known)
     gc.disable()
     try:
         fit(net(), device, validation=(X, Y))

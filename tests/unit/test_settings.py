@@ -51,6 +51,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "teacher": (network(1), network(2)),
     "temperature": (2.0, 3.0),
     "teacher_weight": (0.5, 2.0),
+    "sizes": ({0: 6}, {0: 6, 3: (6, 6)}),
     "fit_memory": (True, False),
     "seed": (3, 4),
     "precision": ("tf32", "fp32"),
@@ -185,6 +186,8 @@ def test_an_older_file_says_less() -> None:
         ({"average": 1.5}, "average must be"),
         ({"frozen": "conv"}, "resume: what the interrupted training froze must be parameters of the model"),
         ({"augment": [3]}, "resume: what the interrupted training says of its augmentation must be what blobnet wrote"),
+        ({"sizes": [3]}, r"sizes: it must have the size of pictures, N or \(height, width\), for the epochs"),
+        ({"sizes": {"0": 6}}, "sizes: epochs are counted from 0, and sizes from 1"),
         ({"loss_weights": "x"}, "loss_weights: weight must be"),
     ],
 )
