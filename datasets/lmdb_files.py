@@ -47,8 +47,6 @@ class _Value(Record):  # type: ignore[misc]  # mypy sees this package under anot
     name: str
     database: _Database
 
-    __str__ = Packed.__str__
-
     @property
     def data(self) -> bytes:
         return self.database.read(self.name)

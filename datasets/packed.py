@@ -84,8 +84,6 @@ class Stretch(Packed):
     offset: int
     size: int
 
-    __str__ = Packed.__str__
-
     def open(self) -> BinaryIO:
         return io.BufferedReader(_StretchReader(self))
 
@@ -158,5 +156,3 @@ class Held(Record):
     container: Path
     name: str
     data: bytes | None
-
-    __str__ = Packed.__str__

@@ -20,7 +20,7 @@ from blobnet.datasets.hub import hub_containers, is_on_hub
 from blobnet.datasets.image_folder import Reading
 from blobnet.datasets.keyed import LABEL_KEYS, text_of
 from blobnet.datasets.listing import Listing
-from blobnet.datasets.packed import Packed, Record
+from blobnet.datasets.packed import Record
 from blobnet.datasets.picture_labels import Labelled
 from blobnet.datasets.picture_source import SHUFFLE_BUFFER
 from blobnet.errors import DataError, FileError, OptionError, extra, near_matches
@@ -101,8 +101,6 @@ class _Cell(Record):  # type: ignore[misc]  # mypy sees this package under anoth
     groups: _Groups
     group: int
     row: int
-
-    __str__ = Packed.__str__
 
     @property
     def piece(self) -> Hashable:
