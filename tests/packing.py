@@ -15,6 +15,16 @@ import pytest
 image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
 
+def picture(seed: int, size: tuple[int, int] = (5, 7)) -> np.ndarray:
+    """Pixels of one picture, (height, width, 3)."""
+    return np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)
+
+
+def planes(*seeds: int, size: tuple[int, int] = (5, 7)) -> np.ndarray:
+    """Pictures as they are read, (N, 3, height, width)."""
+    return np.stack([picture(seed, size).transpose(2, 0, 1) for seed in seeds])
+
+
 def as_png(pixels: np.ndarray) -> bytes:
     file = io.BytesIO()
     image.fromarray(pixels).save(file, "PNG")

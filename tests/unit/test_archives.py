@@ -17,11 +17,7 @@ from blobnet.datasets import image_folder
 from blobnet.datasets.containers import containers_of
 from blobnet.datasets.packed import Stretch
 from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError
-from tests.packing import as_png, image, pack
-
-
-def picture(seed: int, size: tuple[int, int] = (5, 7)) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)
+from tests.packing import as_png, image, pack, picture
 
 
 def png(seed: int, size: tuple[int, int] = (5, 7)) -> bytes:

@@ -15,25 +15,21 @@ import pytest
 from blobnet import datasets
 from blobnet.datasets import image_folder
 from blobnet.errors import DataError, FileError, OptionError
-from tests.packing import as_png, pack, pack_values
+from tests.packing import as_png, pack, pack_values, picture, planes
 
 pytest.importorskip("lmdb", reason="lmdb is not installed")
 
 
-def picture(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (25, 37, 3)).astype(np.uint8)
+#: Of pictures that take some pages each.
+SIZE = 25, 37
 
 
 def pairs(count: int, first: int = 0) -> dict[str, bytes]:
-    """Pictures of some pages each, and classes."""
+    """Pictures and classes."""
     found = {}
     for number in range(first, first + count):
-        found |= {f"a/{number:03}.png": as_png(picture(number)), f"a/{number:03}.cls": str(number % 3).encode()}
+        found |= {f"a/{number:03}.png": as_png(picture(number, SIZE)), f"a/{number:03}.cls": str(number % 3).encode()}
     return found
-
-
-def pixels(*numbers: int) -> np.ndarray:
-    return np.stack([picture(number).transpose(2, 0, 1) for number in numbers])
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 26])
@@ -49,8 +45,8 @@ def test_pictures_and_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ke
     assert data.class_names == ("0", "1", "2")
     assert data.train.y.tolist() == [0, 1, 2, 0, 1, 2, 0]
     rows = np.array([6, 0, 3, 0])
-    np.testing.assert_array_equal(np.asarray(data.train.x[rows]), pixels(6, 0, 3, 0))
-    np.testing.assert_array_equal(np.asarray(data.validation.x), pixels(30, 31, 32, 33))
+    np.testing.assert_array_equal(np.asarray(data.train.x[rows]), planes(6, 0, 3, 0, size=SIZE))
+    np.testing.assert_array_equal(np.asarray(data.validation.x), planes(30, 31, 32, 33, size=SIZE))
     assert data.train.files[5] == f"{tmp_path}/train.lmdb/data.mdb, a/005.png"
     assert sorted(tmp_path.rglob("*")) == before  # Nothing is written, and no lock taken.
     again = datasets.load(tmp_path / "train.lmdb")  # While it is open.
@@ -80,7 +76,7 @@ def test_every_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     ("values", "rule"),
     [
         ({"00000001": pickle.dumps((b"", 3))}, "keys must be names of files. Received key=00000001. Hint: 0001.jpg"),
-        ({"a.png": as_png(picture(1))}, "a: every sample must have a label: .cls, label in .json, .txt"),
+        ({"a.png": as_png(picture(1, SIZE))}, "a: every sample must have a label: .cls, label in .json, .txt"),
         ({"a.cls": b"0"}, "a: every sample must have one picture. Received found=cls"),
         ({"a.png": b"\x80\x04", "a.cls": b"0"}, "a.png: the picture must be readable and whole"),
         ({b"\xff.png": b"1"}, "the file must be a readable LMDB data base. Received reason='utf-8' codec can't decode"),

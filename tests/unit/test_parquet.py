@@ -13,7 +13,7 @@ import pytest
 from blobnet import datasets
 from blobnet.datasets import image_folder, parquet
 from blobnet.errors import BlobnetWarning, DataError, FileError, OptionError
-from tests.packing import as_png, pack_table
+from tests.packing import as_png, pack_table, picture, planes
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -26,10 +26,6 @@ FEATURES = {
 }
 
 
-def picture(seed: int, size: tuple[int, int] = (5, 7)) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)
-
-
 def cells(count: int, first: int = 0) -> list[tuple[bytes, str]]:
     return [(as_png(picture(number)), f"{number:03}.png") for number in range(first, first + count)]
 
@@ -39,10 +35,6 @@ def table(path: Path, count: int = 7, first: int = 0, **changes: Any) -> Path:
     columns = {"img": cells(count, first), "fine": [number % 3 for number in range(count)]} | changes
     columns = {name: values for name, values in columns.items() if values is not None}
     return pack_table(path, columns, {name: FEATURES.get(name) for name in columns}, row_group_size=3)
-
-
-def pixels(*numbers: int) -> np.ndarray:
-    return np.stack([picture(number).transpose(2, 0, 1) for number in numbers])
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 26])
@@ -61,8 +53,8 @@ def test_pictures_and_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k
     assert data.class_names == tuple(NAMES)
     assert data.train.y.tolist() == [0, 1, 2, 0, 1, 2, 0] * 2
     rows = np.array([13, 0, 6, 7, 0])
-    np.testing.assert_array_equal(np.asarray(data.train.x[rows]), pixels(16, 0, 6, 10, 0))
-    np.testing.assert_array_equal(np.asarray(data.test.x), pixels(30, 31, 32, 33))
+    np.testing.assert_array_equal(np.asarray(data.train.x[rows]), planes(16, 0, 6, 10, 0))
+    np.testing.assert_array_equal(np.asarray(data.test.x), planes(30, 31, 32, 33))
     assert data.train.files[8] == f"{tmp_path}/train-00001-of-00002.parquet, row 1, 011.png"
     assert len(datasets.load(tmp_path / "test-*.parquet").train) == 4
 
@@ -77,7 +69,7 @@ def test_columns_of_bytes(tmp_path: Path, settings: Any, kind: str) -> None:
     data = datasets.load(tmp_path / "a.parquet")
     assert data.class_names == ("1", "2", "3")
     assert data.train.y.tolist() == [2, 0, 2, 1, 0]
-    np.testing.assert_array_equal(data.train.x, pixels(0, 1, 2, 3, 4))
+    np.testing.assert_array_equal(data.train.x, planes(0, 1, 2, 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +117,7 @@ def test_an_epoch_reads_group_after_group(tmp_path: Path, monkeypatch: pytest.Mo
     x = datasets.load(tmp_path, workers=0, shuffle_buffer=4).train.x
     order, read[:] = x.order(np.arange(36), np.random.default_rng(5)), []
     expected = [20 * (number // 12) + number % 12 for number in order]
-    np.testing.assert_array_equal(np.asarray(x[order]), pixels(*expected))
+    np.testing.assert_array_equal(np.asarray(x[order]), planes(*expected))
     assert len(read) == len(set(read)) == 12
 
 
