@@ -12,7 +12,41 @@
  *     EACH_STORAGE(DEFINE)                 DEFINE(type) of an OVERLOADED function, for each type that pointers may have
  *
  * The pointer of an index is a name. Where all numbers are real_t, they are what C has for it.
+ *
+ * Blobs of cells (blobnet.memory.blob) have CELL_UNITS units of a position where others have one number: a cell is an
+ * element of such a blob, and what is read of it a vector. Kernels that take them have number_t for what is read and
+ * written, whatever it is, and
+ *
+ *     UNIT_NUMBERS(array, unit)       the numbers that an array has for the units of blob unit `unit`
+ *     EACH_UNIT(number, WHAT)         does something with each of them, unit_number of unit `unit` of the cell
  */
+#ifndef CELL_UNITS
+#define CELL_UNITS 1
+#endif
+#if CELL_UNITS == 1
+typedef real_t number_t;
+typedef float2 number_pair_t;
+#define UNIT_NUMBERS(array, unit) VALUE_OF((array) + (unit))
+#define EACH_UNIT(number, WHAT)            \
+    {                                      \
+        const int unit = 0;                \
+        const real_t unit_number = number; \
+        WHAT;                              \
+    }
+#else
+typedef float8 number_t;
+typedef float16 number_pair_t;
+#define UNIT_NUMBERS(array, unit) EIGHT_VALUES((array) + (unit) * CELL_UNITS)
+#define EACH_UNIT(number, WHAT)                                \
+    {                                                          \
+        real_t numbers_of_units[CELL_UNITS];                   \
+        vstore8(number, 0, numbers_of_units);                  \
+        for (int unit = 0; unit < CELL_UNITS; unit++) {        \
+            const real_t unit_number = numbers_of_units[unit]; \
+            WHAT;                                              \
+        }                                                      \
+    }
+#endif
 #ifdef NARROW_STORAGE
 #include "narrow.h"
 /* A pointer to numbers of one type, where there are others, is a mistake of ours that no driver may pass over. */
@@ -56,6 +90,16 @@ INLINE float8 OVERLOADED load_eight(__global const real_t *pointer)
     }
 NARROW_ACCESS(half)
 NARROW_ACCESS(bfloat_t)
+#if CELL_UNITS > 1
+INLINE number_t OVERLOADED load_value(__global const bfloat_cell_t *pointer)
+{
+    return as_float8(convert_uint8(*pointer) << 16);
+}
+INLINE void OVERLOADED set_value(const number_t value, __global bfloat_cell_t *pointer)
+{
+    *pointer = convert_ushort8(BFLOAT_BITS(float8, uint8, value));
+}
+#endif
 #define EIGHT_VALUES(pointer) load_eight(pointer)
 #define VALUE_OF(pointer) load_value(pointer)
 #define SET_VALUE(value, pointer) set_value(value, pointer)

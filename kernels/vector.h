@@ -6,7 +6,7 @@
 #define VECTOR_JOIN(a, b) VECTOR_JOIN_(a, b)
 
 #if LANES == 1
-typedef real_t vector_t;
+typedef number_t vector_t;
 typedef int index_vector_t;
 #define VECTOR_LOAD(pointer) VALUE_OF(pointer)
 #define VECTOR_LOAD_ALIGNED(pointer) VALUE_OF(pointer)
@@ -127,7 +127,7 @@ INLINE float vector_sum(const float16 v)
 
 /* The lanes of a vector for which `keep` (an index_vector_t comparison) holds, 0 in the others: NaN vanishes too. */
 #if LANES == 1
-#define VECTOR_KEEP(value, keep) ((keep) ? (value) : 0)
+#define VECTOR_KEEP(value, keep) ((keep) ? (value) : (vector_t)(0))
 #else
 #define VECTOR_KEEP(value, keep) ((keep) ? (value) : (vector_t)(0))
 #endif

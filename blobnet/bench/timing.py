@@ -152,8 +152,7 @@ def filled_executor(
     executor = Executor(device, plan, {name: device.memory.allocate(size) for name, size in sizes.items()}, debug=debug)
     executor.write_array("parameters", plan.request.parameters.pack(_weights(plan.request.graph.named_parameters)))
     for blob in {blob.storage: blob for blob in [*plan.outputs.values(), *plan.deltas.values()]}.values():
-        memory = np.zeros(plan.batch_size * blob.layout.memory_elements, blob.type.dtype)
-        data = blob.layout.data(memory, plan.batch_size)
-        data[...] = blob.type.encode(values_like(data.size)).reshape(data.shape)
+        memory = np.zeros(plan.batch_size * blob.numbers.memory_elements, blob.type.dtype)
+        blob.write(memory, values_like(plan.batch_size * blob.shape.elements).reshape(plan.batch_size, -1))
         device.memory.write(executor.buffers[plan.placed[blob.storage]], memory)
     return executor

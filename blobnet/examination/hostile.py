@@ -27,10 +27,10 @@ def poison_unset(executor: Executor) -> None:
             blobs[plan.placed[blob.storage]].add(blob)
     for number, (name, buffer) in enumerate(plan.buffers.items()):
         memory, kind = executor.buffers[name], buffer.type
-        values = executor.device.memory.read(memory, memory.size // kind.itemsize, kind.dtype)
+        values = executor.device.memory.read(memory, memory.size // kind.number_size, kind.dtype)
         unset = np.ones(values.size, bool)
         if accesses.get(name, "write") != "write":  # At first.
-            unset[: buffer.size(count)] = False
+            unset[: kind.cell * buffer.size(count)] = False
         for blob in blobs[name]:
             halo = halo_cells(blob, count)
             unset[: halo.size][halo] = False

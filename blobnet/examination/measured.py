@@ -29,7 +29,7 @@ from blobnet.planning import STEP_WORDS, Buffer, Plan
 from blobnet.planning.request import Request
 
 #: Quiet NaNs that no computation makes.
-POISON = {FLOAT32: 0x7FC0DEAD, FLOAT16: 0x7E5D, BFLOAT16: 0x7FD5}
+POISON = {FLOAT32.dtype: 0x7FC0DEAD, FLOAT16.dtype: 0x7E5D, BFLOAT16.dtype: 0x7FD5}
 PHASES = ("forward", "backward parameters", "backward data")
 Any4 = npt.NDArray[Any]
 
@@ -361,7 +361,7 @@ class Bench:
         return self._buffers[storage].bytes(self.capacity)
 
     def _elements(self, storage: str) -> int:
-        return self._bytes(storage) // self._buffers[storage].type.itemsize
+        return self._bytes(storage) // self._buffers[storage].type.number_size
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -407,11 +407,10 @@ class Bench:
             self.device.memory.write(self.executor.buffers[name], self.mirror[name])
 
     def _put(self, blob: Blob, values: FloatArray) -> None:
-        data = self._data(blob)
-        data[...] = blob.type.encode(values.reshape(data.shape))
+        blob.write(self.mirror[blob.storage], values)
 
     def _data(self, blob: Blob) -> npt.NDArray[Any]:
-        return blob.layout.data(self.mirror[blob.storage], self.problem.count)
+        return blob.numbers.data(self.mirror[blob.storage], self.problem.count)
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
@@ -441,7 +440,7 @@ class Bench:
         said = {storage for call in self.calls[phase] for storage in call.storages("write", "update")}
         for blob in blobs:
             if blob and blob.storage == name and (phase != "backward parameters" or name in said):
-                blob.layout.data(allowed, self.problem.count)[...] = True
+                blob.numbers.data(allowed, self.problem.count)[...] = True
                 own = halo_cells(blob, self.problem.count)
                 halo[: own.size] |= own
         used = [array for calls in self.calls.values() for call in calls for array in call.arrays.values()]
@@ -474,7 +473,7 @@ class Bench:
 
     def values(self, blob: Blob) -> FloatArray:
         """The data of a blob as it was after the last phase: (count, units[, depth], height, width)."""
-        return np.array(blob.type.decode(self._data(blob)))
+        return np.array(blob.type.decode(blob.read(self.mirror[blob.storage], self.problem.count)))
 
     def parameter(self, buffer: str, name: str) -> FloatArray:
         """A parameter (of ``parameters``), or its gradient (of ``gradients``), after the last phase."""
@@ -491,7 +490,7 @@ def require_untouched(guarded: Guarded, where: str) -> None:
 
 def halo_cells(blob: Blob, count: int) -> npt.NDArray[np.bool_]:
     """Return a mask of the memory of ``count`` samples: True where a cell is halo of one of the blob's own units."""
-    layout = blob.layout
+    layout = blob.numbers
     mask = np.zeros((count, layout.unit_memory_count, layout.unit_memory_elements), dtype=bool)
     mask[:, layout.unit_offset : layout.unit_offset + layout.unit_count] = layout.halo_mask()
     return mask.reshape(-1)
@@ -499,7 +498,7 @@ def halo_cells(blob: Blob, count: int) -> npt.NDArray[np.bool_]:
 
 def poison(elements: int, number: int = 0, kind: StorageType = FLOAT32) -> FloatArray:
     """``elements`` NaNs with bits of their own, others for each ``number``."""
-    return np.full(elements, POISON[kind] + number, f"u{kind.itemsize}").view(kind.dtype)
+    return np.full(elements, POISON[kind.dtype] + number, f"u{kind.number_size}").view(kind.dtype)
 
 
 def bits(values: npt.NDArray[Any]) -> npt.NDArray[np.unsignedinteger[Any]]:

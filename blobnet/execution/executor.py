@@ -511,7 +511,7 @@ class Executor:
     def _whole(self, storage: str, kind: StorageType) -> npt.NDArray[Any]:
         """A host copy of the buffer that holds a storage, with its overrun."""
         buffer = self._placed[storage]
-        values: npt.NDArray[Any] = self.device.memory.read(buffer, buffer.size // kind.itemsize, kind.dtype)
+        values: npt.NDArray[Any] = self.device.memory.read(buffer, buffer.size // kind.number_size, kind.dtype)
         return values
 
     # -- reading and writing -----------------------------------------------------------------------------------------
@@ -519,7 +519,7 @@ class Executor:
     def memory(self, storage: str) -> npt.NDArray[Any]:
         """A host copy of the whole buffer that holds a storage, without its overrun."""
         buffer = self.plan.buffers[self.plan.placed[storage]]
-        elements = buffer.size(self.plan.batch_size)
+        elements = buffer.type.cell * buffer.size(self.plan.batch_size)
         values: npt.NDArray[Any] = self.device.memory.read(self._placed[storage], elements, buffer.type.dtype)
         return values
 
@@ -529,16 +529,15 @@ class Executor:
 
     def read_blob(self, blob: Blob, count: int) -> FloatArray:
         """The data of ``count`` samples of a blob: (count, units[, depth], height, width)."""
-        elements = count * blob.layout.memory_elements
+        elements = count * blob.numbers.memory_elements
         values = self.device.memory.read(self._placed[blob.storage], elements, blob.type.dtype)
-        return np.ascontiguousarray(blob.type.decode(blob.layout.data(values, count)))
+        return np.ascontiguousarray(blob.type.decode(blob.read(values, count)))
 
     def write_blob(self, blob: Blob, values: FloatArray) -> None:
         """Sets the data of the first samples of a blob, and nothing around them; waits for the device."""
         count, buffer = len(values), self._placed[blob.storage]
-        memory = self.device.memory.read(buffer, count * blob.layout.memory_elements, blob.type.dtype)
-        data = blob.layout.data(memory, count)
-        data[...] = blob.type.encode(values.reshape(data.shape))
+        memory = self.device.memory.read(buffer, count * blob.numbers.memory_elements, blob.type.dtype)
+        blob.write(memory, values)
         self.device.memory.write(buffer, memory)
 
     def write_array(self, name: str, values: npt.NDArray[Any]) -> None:
@@ -575,7 +574,7 @@ def check_promise(
         allowed = np.zeros(after[storage].size, dtype=bool)
         halo = np.zeros(after[storage].size, dtype=bool)
         for blob in written:
-            layout = blob.layout
+            layout = blob.numbers
             allowed[: count * layout.memory_elements] |= _data_mask(blob, count)
             plane = np.tile(layout.halo_mask(), layout.unit_count)
             for n in range(count):
@@ -609,14 +608,14 @@ def check_promise(
 
 
 def _data_mask(blob: Blob, count: int) -> npt.NDArray[np.bool_]:
-    mask = np.zeros(count * blob.layout.memory_elements, dtype=bool)
-    blob.layout.data(mask, count)[...] = True
+    mask = np.zeros(count * blob.numbers.memory_elements, dtype=bool)
+    blob.numbers.data(mask, count)[...] = True
     return mask
 
 
 def cell(blob: Blob, index: int) -> str:
-    """An element of the storage as n, memory unit, its plane if it has several, memory row and memory column."""
-    layout = blob.layout
+    """A number of the storage as n, memory unit, its plane if it has several, memory row and memory column."""
+    layout = blob.numbers
     n, rest = divmod(index, layout.memory_elements)
     unit, rest = divmod(rest, layout.unit_memory_elements)
     plane, rest = divmod(rest, layout.plane_memory_elements)

@@ -205,7 +205,7 @@ def c_text(expression: str, names: Mapping[str, str]) -> str:
 def _of_unit(step: EpilogueOp, place: int) -> dict[str, str]:
     """The C texts of a step's numbers."""
     return {
-        name: f"READ_VALUE(ARRAY({own.lower()}), unit)"
+        name: f"UNIT_NUMBERS(ARRAY({own.lower()}), unit)"
         for (name, _), own in zip(step.numbers, step.named(place), strict=True)
     }
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from blobnet.errors import OptionError
 from blobnet.hardware.device_model import HOST, DeviceModel
@@ -81,8 +82,33 @@ class Blob:
 
     @property
     def shape(self) -> Shape:
-        """The units, and the axes of each, that lie in memory."""
-        return self.layout.shape
+        """The units, and the axes of each."""
+        planes = self.layout.shape
+        return planes if self.type.cell == 1 else planes.with_units(planes.units * self.type.cell)
+
+    @property
+    def numbers(self) -> BlobLayout:
+        """The layout of the numbers in memory, which the host sees."""
+        return self.layout.in_numbers(self.type.cell)
+
+    def read(self, memory: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+        """Return the data of ``count`` samples, as they are in a host copy of the memory: (n, unit[, depth], y, x)."""
+        data = self.numbers.data(memory, count)
+        if self.type.cell == 1:
+            return data
+        # A cell has its units side by side.
+        *outer, width = data.shape
+        split = data.reshape(*outer, width // self.type.cell, self.type.cell)
+        return np.moveaxis(split, -1, 2).reshape(count, *self.shape.dimensions)
+
+    def write(self, memory: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+        """Puts the data of the first samples, (n, unit[, depth], y, x), rounded, into a host copy of the memory."""
+        cell, data = self.type.cell, self.numbers.data(memory, len(values))
+        numbers = self.type.encode(values)
+        if cell > 1:
+            numbers = numbers.reshape(len(values), self.layout.unit_count, cell, *data.shape[2:-1], -1)
+            numbers = np.moveaxis(numbers, 2, -1)
+        data[...] = numbers.reshape(data.shape)
 
 
 @dataclass(frozen=True)

@@ -259,6 +259,10 @@ class KernelSource:
             if refused := {role: kind for role, kind in narrow.items() if not self._takes_narrow(role)}:
                 raise KernelError(f"kernel {self.name}", "it takes some of its arrays in float32 alone", types=refused)
             macros["NARROW_STORAGE"] = 1
+        # What kernels compute of cells are the first blob's.
+        first = types.get(next(iter(self.blobs), ""))
+        if first and first.cell > 1:
+            macros["CELL_UNITS"] = first.cell
         return macros
 
     def _takes_narrow(self, role: str) -> bool:

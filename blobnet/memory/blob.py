@@ -33,6 +33,8 @@ class StorageType:
         dtype: NumPy's name of numbers with as many bits.
         epsilon: from 1 to the next number.
         needs_loss_scale: whether its range is so small that deltas must be scaled (blobnet/losses/base.py).
+        cell: units of an element, of one position and side by side (docs/memory_layout.md): a blob of *cells* is a
+            blob whose elements are vectors, of a ``cell``-th of the units.
     """
 
     name: str
@@ -40,11 +42,17 @@ class StorageType:
     dtype: str
     epsilon: float
     needs_loss_scale: bool = False
+    cell: int = 1
+
+    @property
+    def number_size(self) -> int:
+        """Bytes of a number."""
+        return np.dtype(self.dtype).itemsize
 
     @property
     def itemsize(self) -> int:
-        """Bytes of a number."""
-        return np.dtype(self.dtype).itemsize
+        """Bytes of an element."""
+        return self.cell * self.number_size
 
     def encode(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return numbers as they are in memory, rounded to the nearest, ties to even: an array of ``dtype``."""
@@ -61,10 +69,13 @@ class StorageType:
         return (memory.astype(np.uint32) << 16).view(np.float32)
 
 
+
 FLOAT32 = StorageType("float32", "real_t", "float32", 2.0**-23)
 FLOAT16 = StorageType("float16", "half", "float16", 2.0**-10, needs_loss_scale=True)
 #: The first 16 bits of a float32: its sign, its 8 bits of exponent and 7 of its fraction.
 BFLOAT16 = StorageType("bfloat16", "bfloat_t", "uint16", 2.0**-7)
+#: Its cells, of 16 bytes.
+BFLOAT16_CELLS = replace(BFLOAT16, c_type="bfloat_cell_t", cell=8)
 #: The types that plans may ask for, by name.
 STORAGE_TYPES = {kind.name: kind for kind in (FLOAT32, FLOAT16, BFLOAT16)}
 
@@ -522,6 +533,13 @@ class BlobLayout:
         axis, part = _OF_AXES.get(name, ("", ""))
         value: int = getattr(getattr(self, axis), part) if axis else getattr(self, name.lower())
         return value
+
+    def in_numbers(self, cell: int) -> BlobLayout:
+        """The layout of the numbers of elements that have ``cell`` of them: units are cells, and rows as much longer."""
+        if cell == 1:
+            return self
+        width = Axis(*(cell * part for part in self.width))
+        return replace(self, width=width, plane_memory_elements=cell * self.plane_memory_elements)
 
     def slice_units(self, first: int, count: int) -> BlobLayout:
         """The layout of ``count`` of this blob's units, from ``first`` on, in the same memory."""

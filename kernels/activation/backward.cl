@@ -36,11 +36,11 @@ __kernel void activation_backward(SHARED_BLOB(value), SHARED_BLOB(output_delta),
         __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
         FOR_CELLS
         {
-            real_t results[CELLS];
+            number_t results[CELLS];
             EACH_CELL
             {
-                const real_t known = READ_VALUE(values, AT(VALUE));
-                const real_t delta = READ_VALUE(from, AT(OUTPUT_DELTA)) * SLOPE(known);
+                const number_t known = READ_VALUE(values, AT(VALUE));
+                const number_t delta = READ_VALUE(from, AT(OUTPUT_DELTA)) * SLOPE(known);
                 results[i] = PLUS_OLD(delta, OLD(to + AT(INPUT_DELTA)));
             }
             EACH_CELL

@@ -29,10 +29,10 @@ __kernel void activation_forward(SHARED_BLOB(input), MUTABLE_BLOB(output) MORE_A
         __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
         FOR_CELLS
         {
-            real_t results[CELLS];
+            number_t results[CELLS];
             EACH_CELL
             {
-                const real_t value = READ_VALUE(from, AT(INPUT));
+                const number_t value = READ_VALUE(from, AT(INPUT));
                 results[i] = FINISHED(value, UNIT_OF(OUTPUT, z));
             }
             EACH_CELL

@@ -34,10 +34,10 @@ __kernel void join_add(READ_BLOB(input), READ_BLOB(addend), WRITE_BLOB(output) M
         __global const input_t *from = IN_PLACE_OF(to, input + BLOB_INDEX(INPUT, n, z, 0, 0));
         FOR_CELLS
         {
-            real_t results[CELLS];
+            number_t results[CELLS];
             EACH_CELL
             {
-                const real_t sum = READ_VALUE(from, AT(INPUT)) + READ_VALUE(terms, AT(ADDEND));
+                const number_t sum = READ_VALUE(from, AT(INPUT)) + READ_VALUE(terms, AT(ADDEND));
                 results[i] = FINISHED(sum, UNIT_OF(OUTPUT, z));
             }
             EACH_CELL

@@ -48,8 +48,8 @@ __kernel void normalization_backward_data(READ_BLOB(input), READ_BLOB(output_del
     FOR_PLANES
     {
         LOAD_STATISTICS(z);
-        const accumulator_t delta_mean = ARRAY(shift_gradient)[UNIT_OF(INPUT, z)] / values;
-        const accumulator_t slope = inverse * (ARRAY(scale_gradient)[UNIT_OF(INPUT, z)] / values);
+        const number_t delta_mean = UNIT_NUMBERS(ARRAY(shift_gradient), UNIT_OF(INPUT, z)) / values;
+        const number_t slope = inverse * (UNIT_NUMBERS(ARRAY(scale_gradient), UNIT_OF(INPUT, z)) / values);
         __global const input_t *cells = input + BLOB_INDEX(INPUT, n, z, 0, 0);
         __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
         __global const output_delta_t *from =

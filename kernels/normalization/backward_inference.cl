@@ -36,15 +36,15 @@ __kernel void normalization_backward_inference(READ_BLOB(output_delta), WRITE_BL
     }
     FOR_PLANES
     {
-        const accumulator_t factor =
-            READ_VALUE(ARRAY(scale), UNIT_OF(INPUT_DELTA, z))
-            / sqrt(READ_VALUE(ARRAY(running_variance), UNIT_OF(INPUT_DELTA, z)) + EPSILON);
+        const number_t factor =
+            UNIT_NUMBERS(ARRAY(scale), UNIT_OF(INPUT_DELTA, z))
+            / sqrt(UNIT_NUMBERS(ARRAY(running_variance), UNIT_OF(INPUT_DELTA, z)) + EPSILON);
         __global input_delta_t *to = input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0);
         __global const output_delta_t *from =
             IN_PLACE_OF(to, output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0));
         FOR_CELLS
         {
-            real_t results[CELLS];
+            number_t results[CELLS];
             EACH_CELL
             {
                 results[i] = PLUS_OLD(factor * READ_VALUE(from, AT(OUTPUT_DELTA)), OLD(to + AT(INPUT_DELTA)));

@@ -29,7 +29,7 @@
 #define PLANE INPUT
 #include "normalization/plane_sums.h"
 #include "normalization/normalized.h"
-#define GROUP_SUM_TYPE accumulator_pair_t
+#define GROUP_SUM_TYPE number_pair_t
 #include "group_sum.h"
 
 __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(output_delta),
@@ -37,7 +37,7 @@ __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(outp
                                                 READ_ARRAY(shift_t, shift),
                                                 WRITE_ARRAY(accumulator_t, partials), const int count)
 {
-    __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
+    __local number_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int n = SAMPLE;
     /* NOTE: barriers need every work-item: those after the last sample repeat it and write nothing. */
     const int sample = min(n, count - 1);
@@ -57,12 +57,11 @@ __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(outp
             sums += WITHIN_PLANE(deltas);
             products += WITHIN_PLANE(deltas * centred);
         }
-        const accumulator_pair_t both = (accumulator_pair_t)(VECTOR_SUM(sums), VECTOR_SUM(products));
-        const accumulator_pair_t total = GROUP_SUM(both, group);
+        const number_pair_t both = (number_pair_t)(VECTOR_SUM(sums), VECTOR_SUM(products));
+        const number_pair_t total = GROUP_SUM(both, group);
         if (n < count && get_local_id(0) == 0) {
-            __global accumulator_t *partial = ARRAY(partials) + (size_t)z * count + n;
-            partial[0] = total.s0;
-            partial[(size_t)INPUT_PLANE_COUNT * count] = total.s1 * inverse;
+            STORE_PARTIALS(0, z, n, total.lo);
+            STORE_PARTIALS(1, z, n, total.hi * inverse);
         }
     }
 }

@@ -47,12 +47,12 @@ __kernel void normalization_forward_inference(READ_BLOB(input), READ_BLOB(residu
         __global const input_t *from = IN_PLACE_OF(to, input + BLOB_INDEX(INPUT, n, z, 0, 0));
         FOR_CELLS
         {
-            real_t results[CELLS];
+            number_t results[CELLS];
             EACH_CELL
             {
-                const real_t normalized = NORMALIZE(READ_VALUE(from, AT(INPUT)), norm);
-                const real_t value = WITH_RESIDUAL(BIASED(normalized, 0, UNIT_OF(OUTPUT, z)),
-                                                   READ_VALUE(terms, AT_RESIDUAL), UNIT_OF(OUTPUT, z));
+                const number_t normalized = NORMALIZE(READ_VALUE(from, AT(INPUT)), norm);
+                const number_t value = WITH_RESIDUAL(BIASED(normalized, 0, UNIT_OF(OUTPUT, z)),
+                                                     READ_VALUE(terms, AT_RESIDUAL), UNIT_OF(OUTPUT, z));
                 results[i] = FINISHED(value, UNIT_OF(OUTPUT, z));
             }
             EACH_CELL

@@ -24,7 +24,7 @@
 #include "blob.h"
 #define PLANE INPUT
 #include "normalization/plane_sums.h"
-#define GROUP_SUM_TYPE accumulator_pair_t
+#define GROUP_SUM_TYPE number_pair_t
 #include "group_sum.h"
 
 #define QUARTER_CELL(rows, columns) \
@@ -33,7 +33,7 @@
 __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARRAY(accumulator_t, partials),
                                                      const int count)
 {
-    __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
+    __local number_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
     const int n = SAMPLE;
     /* NOTE: barriers need every work-item: those after the last sample repeat it and write nothing. */
     const int sample = min(n, count - 1);
@@ -41,7 +41,7 @@ __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARR
     {
         __global const input_t *plane = input + BLOB_INDEX(INPUT, sample, z, 0, 0);
         /* NOTE: a single cell may be an outlier, above all at the border; in this order equal ones lose nothing. */
-        const real_t origin =
+        const number_t origin =
             ((QUARTER_CELL(1, 1) + QUARTER_CELL(1, 3)) + (QUARTER_CELL(3, 1) + QUARTER_CELL(3, 3))) / 4;
         vector_t sums = 0;
         vector_t squares = 0;
@@ -55,15 +55,14 @@ __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARR
             sums += distances;
             squares += distances * distances;
         }
-        const accumulator_pair_t both = (accumulator_pair_t)(VECTOR_SUM(sums), VECTOR_SUM(squares));
-        const accumulator_pair_t total = GROUP_SUM(both, group);
+        const number_pair_t both = (number_pair_t)(VECTOR_SUM(sums), VECTOR_SUM(squares));
+        const number_pair_t total = GROUP_SUM(both, group);
         if (n < count && get_local_id(0) == 0) {
-            const accumulator_t relative = total.s0 / PLANE_CELLS;
-            const accumulator_t mean = origin + relative;
-            __global accumulator_t *partial = ARRAY(partials) + (size_t)z * count + n;
-            partial[0] = mean;
-            partial[(size_t)INPUT_PLANE_COUNT * count] = (origin - mean) + relative;
-            partial[(size_t)INPUT_PLANE_COUNT * count * 2] = fmax(total.s1 - total.s0 * relative, 0.0f);
+            const number_t relative = total.lo / PLANE_CELLS;
+            const number_t mean = origin + relative;
+            STORE_PARTIALS(0, z, n, mean);
+            STORE_PARTIALS(1, z, n, (origin - mean) + relative);
+            STORE_PARTIALS(2, z, n, fmax(total.hi - total.lo * relative, 0.0f));
         }
     }
 }

@@ -18,6 +18,14 @@
 #include "vector.h"
 #include "cells.h"
 
+/* Has PARTIALS, (sums, planes, COUNT), keep sum `number` of a plane of sample n: of each of its units, if it has several. */
+#define STORE_PARTIALS(number, z, n, sum)                                                          \
+    do {                                                                                           \
+        __global accumulator_t *partial =                                                          \
+            ARRAY(partials) + (size_t)((number) * SAMPLE_PLANES + (z)) * CELL_UNITS * count + (n); \
+        EACH_UNIT(sum, partial[(size_t)unit * count] = unit_number)                                \
+    } while (0)
+
 #if LOCAL_WIDTH == 1
 #define ROW_STEPS ((PLANE_WIDTH + LANES - 1) / LANES)
 #define STEP_X (step % ROW_STEPS * LANES)
@@ -30,6 +38,6 @@
 #define FOR_STEPS for (int first = get_local_id(0); first < PLANE_CELLS; first += LANES * LOCAL_WIDTH)
 #define STEP_LOAD(plane, ROLE) VECTOR_OF(CELL_OR_ZERO, plane, ROLE)
 #define CELL_OR_ZERO(i, plane, ROLE) \
-    (CELL(i) < PLANE_CELLS ? READ_VALUE(plane, CELL_OFFSET(ROLE, CELL(i))) : 0.0f)
+    (CELL(i) < PLANE_CELLS ? READ_VALUE(plane, CELL_OFFSET(ROLE, CELL(i))) : (number_t)(0))
 #define WITHIN_PLANE(value) VECTOR_KEEP(value, first + VECTOR_LANE_NUMBERS * LOCAL_WIDTH < PLANE_CELLS)
 #endif
