@@ -18,6 +18,8 @@
  * written, whatever it is, and
  *
  *     UNIT_NUMBERS(array, unit)       the numbers that an array has for the units of blob unit `unit`
+ *     NUMBER_OF(numbers)              the number that an array of one for each unit makes
+ *     PUT_NUMBER(number, numbers)     puts them there
  *     EACH_UNIT(number, WHAT)         does something with each of them, unit_number of unit `unit` of the cell
  */
 #ifndef CELL_UNITS
@@ -26,6 +28,8 @@
 #if CELL_UNITS == 1
 typedef real_t number_t;
 typedef float2 number_pair_t;
+#define NUMBER_OF(numbers) (numbers)[0]
+#define PUT_NUMBER(number, numbers) (*(numbers) = (number))
 #define UNIT_NUMBERS(array, unit) VALUE_OF((array) + (unit))
 #define EACH_UNIT(number, WHAT)            \
     {                                      \
@@ -36,11 +40,13 @@ typedef float2 number_pair_t;
 #else
 typedef float8 number_t;
 typedef float16 number_pair_t;
+#define NUMBER_OF(numbers) vload8(0, numbers)
+#define PUT_NUMBER(number, numbers) vstore8(number, 0, numbers)
 #define UNIT_NUMBERS(array, unit) EIGHT_VALUES((array) + (unit) * CELL_UNITS)
 #define EACH_UNIT(number, WHAT)                                \
     {                                                          \
         real_t numbers_of_units[CELL_UNITS];                   \
-        vstore8(number, 0, numbers_of_units);                  \
+        PUT_NUMBER(number, numbers_of_units);                  \
         for (int unit = 0; unit < CELL_UNITS; unit++) {        \
             const real_t unit_number = numbers_of_units[unit]; \
             WHAT;                                              \
@@ -99,6 +105,7 @@ INLINE void OVERLOADED set_value(const number_t value, __global bfloat_cell_t *p
 {
     *pointer = convert_ushort8(BFLOAT_BITS(float8, uint8, value));
 }
+STORAGE_ACCESS(__global, number_t)
 #endif
 #define EIGHT_VALUES(pointer) load_eight(pointer)
 #define VALUE_OF(pointer) load_value(pointer)

@@ -33,6 +33,7 @@ def candidates(operation: Operation) -> list[Implementation]:
         (name, candidate)
         for name, item in IMPLEMENTATIONS.items()
         if item.lanes in (None, tuning.model.is_simt) and item.matches(operation)
+        if item.takes_cells or not operation.has_cells
         for candidate in item.candidates(operation)
     ]
     wanted = [item for name, item in found if only & {name, item.way.variant}] if only else []

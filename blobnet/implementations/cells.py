@@ -1,8 +1,8 @@
 """Convolutions on tensor cores that take both factors from local memory, as cells (kernels/convolution/cell_product.h).
 
-A cell is 16 bytes: units of one position, side by side, of the type of products. Blobs are copied into cells first:
-positions of all samples are one row, in which zeros right of a row are those left of the next one, so that a tap is the
-same cells from another position on.
+A cell is 16 bytes: units of one position, side by side, of the type of products. Positions of all samples are one row,
+in which zeros right of a row are those left of the next one, so that a tap is the same cells from another position on.
+Blobs that have cells are read where they lie, if the zeros between positions do; others are copied into cells first.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
@@ -18,7 +19,8 @@ from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile
 from blobnet.implementations.tiled import Tiled
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.launch.kernel_source import Macro, table_text
-from blobnet.memory.windows import Pair, PhaseAxis
+from blobnet.memory.blob import BlobLayout, Shape
+from blobnet.memory.windows import PhaseAxis
 
 #: Units of a cell by the type of products; its bytes, and the floats that it is as long as.
 UNITS_OF_CELL, _CELL_BYTES, _CELL_FLOATS = {"tf32": 4, "bf16": 8}, 16, 4
@@ -103,13 +105,17 @@ class _Taps:
 
     Attributes:
         ways: for each tap of each phase, the source's phase that it reads, and the shift there.
-        size: cells side by side of a phase of the source, zeros included.
-        least: the lowest shift.
+        size: cells side by side of a phase of the source, zeros included: the fewest.
+        data: those of them that are data.
+        results: positions side by side.
+        stride: from one cell of a phase to the next, in the source.
     """
 
     ways: Sequence[Sequence[tuple[int, int]]]
     size: int
-    least: int
+    data: int
+    results: int
+    stride: int
 
     @classmethod
     def of(cls, axes: Sequence[PhaseAxis], source: int) -> _Taps:
@@ -118,8 +124,9 @@ class _Taps:
         reads = [[axis.shift + tap * axis.shift_step for tap in range(axis.count)] for axis in axes]
         ways = [[(read % stride, read // stride) for read in taps] for taps in reads]
         shifts = [shift for taps in ways for _, shift in taps] or [0]
-        reach = max(axis.size for axis in axes) + max(0, *shifts)
-        return cls(ways, max(-(-source // stride) - min(0, *shifts), reach), min(shifts))
+        data, results = -(-source // stride), max(axis.size for axis in axes)
+        size = max(data - min(0, *shifts), results + max(0, *shifts))
+        return cls(ways, size, data, results, stride)
 
     @property
     def phases(self) -> range:
@@ -133,10 +140,44 @@ class _Taps:
         return all({phase for phase, _ in taps} == {*self.phases} for taps in self.ways if taps)
 
 
+@dataclass(frozen=True)
+class _Lists:
+    """Where cells lie: for each cell of the units a list of a sample's positions.
+
+    Attributes:
+        cells: lists of a group.
+        list, sample: cells from list to list, and from sample to sample.
+        base: the cell of the first position.
+        is_packed: whether they are copied; else they lie in the blob that they are of.
+    """
+
+    cells: int
+    list: int
+    sample: int
+    base: int
+    is_packed: bool
+
+
+@dataclass(frozen=True)
+class _Positions:
+    """How positions and cells are counted.
+
+    Attributes:
+        row, sample: positions of a row, and of a sample with the zeros around it.
+        tables: for each phase, of each tap its run, its shift and its number; how far shifts reach; the first of them.
+        lists: the source's, and a gradient's delta's.
+    """
+
+    row: int
+    sample: int
+    tables: Sequence[tuple[list[tuple[int, int, int]], int, int]]
+    lists: Sequence[_Lists]
+
+
 class Cells(Tiled):
     """Products of matrices on tensor cores that take both factors from local memory.
 
-    Blobs are packed as cells, the weights in the order in which work-groups copy them.
+    Blobs have cells, or are packed as cells; the weights are in the order in which work-groups copy them.
     """
 
     tile: CellTile
@@ -145,6 +186,7 @@ class Cells(Tiled):
     slower = ()
     packer = "convolution/pack_weight_cells"
     takes_rows = False
+    takes_cells = True
 
     def __init__(self, operation: Operation, tile: CellTile, wanted: int = 0) -> None:
         super().__init__(operation, tile, wanted)
@@ -162,17 +204,68 @@ class Cells(Tiled):
         self.places = _Taps.of([phase.horizontal for phase in phases], width)
         #: The source's phases that taps read: a run of cells for each.
         self.runs = len(self.rows.phases) * len(self.places.phases)
-        self.tables = [self._table(phase, number) for number, phase in enumerate(phases)]
-        #: Positions between the first and the last tap, and from a position to the last one.
-        self.span = max(span for _, span, _ in self.tables)
-        reach = max(max(span, first + span) for _, span, first in self.tables)
-        #: Positions of a sample, zeros included, and of zeros before the first one and after the last one.
-        self.sample_positions = self.rows.size * self.places.size
-        self.lead = max(0, -(self.rows.least * self.places.size + self.places.least))
-        self.tail = reach + self._tile_positions
-        packed = operation.batch_size * self.sample_positions * _CELL_BYTES * max(self._lists)
+        ways = product((True, False), repeat=len(self.read))
+        self.counted = next(found for found in map(self._counted, ways) if found)
+        #: Positions between the first and the last tap.
+        self.span = max(span for _, span, _ in self.counted.tables)
+        packed = [lists.sample for lists in self.counted.lists if lists.is_packed]
+        has_room = operation.batch_size * _CELL_BYTES * max(packed, default=0) <= _MAX_BYTES
         is_dense = self.rows.is_dense and self.places.is_dense
-        self.fits = is_dense and self.stages >= _MIN_STAGES and packed <= _MAX_BYTES
+        self.fits = is_dense and self.stages >= _MIN_STAGES and has_room
+
+    @property
+    def read(self) -> list[Blob]:
+        """What is read as cells: the source, and of a gradient the delta."""
+        return [self.operation.source, *[self.operation.output] * self.of_weights]
+
+    def _counted(self, as_they_lie: Sequence[bool]) -> _Positions | None:
+        """Return how positions are counted if some of the blobs are read as they lie; None if these cannot be."""
+        rows = {blob.layout.width.memory for blob, lies in zip(self.read, as_they_lie, strict=True) if lies}
+        row = rows.pop() if rows else self.places.size
+        if rows or row < self.places.size:
+            return None
+        tables = [self._table(phase, number, row) for number, phase in enumerate(self.phases(self.operation))]
+        first = min(first for _, _, first in tables)
+        results = (self.rows.results - 1) * row + self.places.results
+        data = (self.rows.data - 1) * row + self.places.data
+        # Of the source, what taps read before the first position and after the last one; of a delta nothing.
+        needs = [(max(0, -first), data), (0, results)]
+        bases, sample = [], results + max(0, *(first + span for _, span, first in tables))
+        for blob, lies, (before, cells) in zip(self.read, as_they_lie, needs, strict=False):
+            layout = blob.layout
+            bases.append(layout.height.before * row + layout.width.before if lies else before)
+            sample = max(sample, bases[-1] + cells)
+            if bases[-1] < before:
+                return None
+        lists = []
+        for number, (blob, lies, base) in enumerate(zip(self.read, as_they_lie, bases, strict=True)):
+            cells = -(-blob.shape.units // self.operation.groups // self.cell)
+            if lies and not self._lies(blob, sample, number):
+                return None
+            apart = blob.layout.unit_memory_elements, blob.layout.memory_elements
+            if not lies:
+                apart = sample, (self.runs, 1)[number] * self.operation.groups * cells * sample
+            lists.append(_Lists(cells, *apart, base, not lies))
+        return _Positions(row, sample, tables, lists)
+
+    def _lies(self, blob: Blob, sample: int, number: int) -> bool:
+        """Return True if a blob's cells can be read as they lie: whole ones, all zeros there, and side by side."""
+        is_whole = blob.shape.units // self.operation.groups % self.cell == 0
+        is_apart = number == 0 and (self.rows.stride, self.places.stride) != (1, 1)
+        return blob.type.cell == self.cell and is_whole and not is_apart and sample <= blob.layout.plane_extent
+
+    def _memory(self, number: int) -> Array:
+        """Memory for the cells of what is read."""
+        name = f"{('cells', 'delta cells')[number]} for {self.operation.direction}"
+        return self.operation.memory(name, per_sample=_CELL_FLOATS * self.counted.lists[number].sample)
+
+    def _blob(self, number: int) -> Blob:
+        """The blob that has them, of cells or of as many floats."""
+        lists = self.counted.lists[number]
+        if not lists.is_packed:
+            return self.read[number]
+        layout = BlobLayout.padded(Shape(lists.sample // lists.list, _CELL_FLOATS * lists.list))
+        return Blob(self._memory(number).storage, layout, is_memory=True)
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
@@ -188,20 +281,17 @@ class Cells(Tiled):
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
         return (item for item in super().candidates(operation) if item.fits)
 
-    def _table(self, phase: Phase, number: int) -> tuple[list[tuple[int, int, int]], int, int]:
+    def _table(self, phase: Phase, number: int, row: int) -> tuple[list[tuple[int, int, int]], int, int]:
         """Run, shift and number of each tap of a phase; how far its shifts reach, and the first of them."""
         found = []
-        for i, (row_phase, row) in enumerate(self.rows.ways[number]):
-            for j, (place_phase, place) in enumerate(self.places.ways[number]):
+        for i, (row_phase, rows) in enumerate(self.rows.ways[number]):
+            for j, (place_phase, places) in enumerate(self.places.ways[number]):
                 run = (row_phase - self.rows.phases[0]) * len(self.places.phases) + place_phase - self.places.phases[0]
                 y, x = (axis.first + tap * axis.step for axis, tap in ((phase.vertical, i), (phase.horizontal, j)))
-                found.append((run, row * self.places.size + place, y * phase.horizontal.filter_taps + x))
+                found.append((run, rows * row + places, y * phase.horizontal.filter_taps + x))
         shifts = [shift for _, shift, _ in found] or [0]
-        return (
-            sorted((run, shift - min(shifts), tap) for run, shift, tap in found),
-            max(shifts) - min(shifts),
-            min(shifts),
-        )
+        first = min(shifts)
+        return sorted((run, shift - first, tap) for run, shift, tap in found), max(shifts) - first, first
 
     @cached_property
     def stages(self) -> int:
@@ -223,20 +313,13 @@ class Cells(Tiled):
     @property
     def run_stages(self) -> int | None:
         """Runs in local memory: two where each serves several taps, else as many as there are of the weights (None)."""
-        fewest = min((len(taps) for taps, _, _ in self.tables if taps), default=1)
+        fewest = min((len(taps) for taps, _, _ in self.counted.tables if taps), default=1)
         return 2 if fewest > self.runs else None
-
-    @property
-    def _lists(self) -> Pair:
-        """Cells of a position: of the source, and of a gradient's delta."""
-        deltas = rounded_up(self.operation.units, self.tile.units) // self.cell if self.of_weights else 0
-        groups = self.operation.groups
-        return self.runs * groups * self.depth_steps * self.depth_cells, groups * deltas
 
     @cached_property
     def _tap_blocks(self) -> list[tuple[int, int]]:
         """Taps of a work-group of the gradient: the first one, and the end of those of its phase of the source."""
-        taps, each = self.tables[0][0], self.tile.all_taps
+        taps, each = self.counted.tables[0][0], self.tile.all_taps
         runs = [run for run, _, _ in taps]
         ends = [len(runs) - runs[::-1].index(run) for run in range(self.runs)]
         return [(tap, end) for end, start in zip(ends, [0, *ends], strict=False) for tap in range(start, end, each)]
@@ -244,82 +327,100 @@ class Cells(Tiled):
     @property
     def cost(self) -> float:
         operation = self.operation
-        read = operation.batch_size * (operation.source.shape.elements + operation.result.shape.elements)
-        written = operation.batch_size * self.sample_positions * _CELL_FLOATS * sum(self._lists)
-        launches = 1 + self.of_weights
-        return super().cost + launches * _PACKING_COST + (read + written) * VALUE_COST / operation.cores
+        packed = [
+            (blob, lists.sample) for blob, lists in zip(self.read, self.counted.lists, strict=True) if lists.is_packed
+        ]
+        moved = operation.batch_size * sum(blob.shape.elements + _CELL_FLOATS * cells for blob, cells in packed)
+        return super().cost + len(packed) * _PACKING_COST + moved * VALUE_COST / operation.cores
 
     def _product_cost(self, splits: int) -> float:
         if not self.of_weights:
             return super()._product_cost(splits)
         operation, tile, cores = self.operation, self.tile, self.operation.cores
         products = operation.groups * splits * len(self._tap_blocks)
-        rows = operation.batch_size * self.sample_positions / splits + tile.overhead
+        rows = operation.batch_size * self.counted.sample / splits + tile.overhead
         cost = rows * tile.all_taps * tile.cost(operation.units, operation.depth, products, cores)
         return cost + (LAUNCH_COST + operation.weights * (splits + 1) * VALUE_COST / cores if splits > 1 else 0)
 
     def row(self, phase: Phase) -> int:
-        return self.places.size
+        return self.counted.row
 
     def positions(self, phase: Phase) -> int:
-        return self.sample_positions
+        return self.counted.sample
 
     @property
     def packing_items(self) -> int:
         return super().packing_items // _CELL_FLOATS
 
-    def facts(self, phase: Phase) -> dict[str, Array | Macro]:
-        taps, span, first = self.tables[self.phases(self.operation).index(phase)]
-        facts: dict[str, Array | Macro] = {"CELL": self.cell, "DEPTH_CELLS": self.depth_cells}
-        facts |= {"DEPTH_STEPS": self.depth_steps, "SAMPLE_POSITIONS": self.sample_positions, "LEAD": self.lead}
-        facts |= {"ROW_POSITIONS": self.places.size, "TAIL": self.tail, "RUNS": self.runs, "SPAN": span}
-        facts |= {
-            "FIRST_SHIFT": first,
+    def facts(self, phase: Phase) -> dict[str, Any]:
+        (taps, span, first), (source, *_) = (
+            self.counted.tables[self.phases(self.operation).index(phase)],
+            self.counted.lists,
+        )
+        return {
+            "CELL": self.cell,
+            "DEPTH_CELLS": self.depth_cells,
+            "DEPTH_STEPS": self.depth_steps,
+            "SAMPLE_POSITIONS": self.counted.sample,
+            "ROW_POSITIONS": self.counted.row,
+            "RUNS": self.runs,
+            "SPAN": span,
+            "FIRST_CELL": source.base + first,
             "TAP_TABLE": table_text(taps or [(0, 0, 0)]),
             "PHASE_TAPS": len(taps),
             "STAGES": self.stages,
+            "RUN_STAGES": self.run_stages or self.stages,
+            "CELLS": self._blob(0),
+            "SOURCE_CELLS": source.cells,
+            "SOURCE_LIST": source.list,
+            "SOURCE_SAMPLE": source.sample,
         }
-        return {**facts, "RUN_STAGES": self.run_stages or self.stages, "CELLS": self._cells("cells", 0)}
 
-    def _cells(self, name: str, which: int) -> Array:
-        """Memory for cells of the source, or of a gradient's delta."""
-        zeros, lists = (self.lead + self.tail, self.tile.depth)[which], _CELL_FLOATS * self._lists[which]
-        name = f"{name} for {self.operation.direction}"
-        return self.operation.memory(name, lists * zeros, lists * self.sample_positions)
+    def _packed(self) -> list[KernelCall]:
+        """The launches that pack what does not lie in cells."""
+        phase, calls = self.phases(self.operation)[0], list[KernelCall]()
+        phases = {"FIRST_PHASE_Y": self.rows.phases[0], "FIRST_PHASE_X": self.places.phases[0]}
+        phases |= {"STRIDE_Y": phase.vertical.stride, "STRIDE_X": phase.horizontal.stride}
+        alone = dict.fromkeys(phases, 0) | {"STRIDE_Y": 1, "STRIDE_X": 1}
+        sides = (phases, len(self.places.phases)), (alone, 1)
+        for number, (lists, (read, side_by_side)) in enumerate(zip(self.counted.lists, sides, strict=False)):
+            if lists.is_packed:
+                calls.append(self._pack(number, {**read, "PHASES_X": side_by_side}))
+        return calls
 
-    def _packed(self, blob: Blob, cells: Array, **given: Any) -> KernelCall:
-        """The launch that packs a blob; ``given`` are further macros of the kernel."""
-        operation, local = self.operation, group_size(self.operation.tuning.model)
-        lists = cells.per_sample // (_CELL_FLOATS * self.sample_positions)
-        size = GlobalSize(local, 1, lists, positions=self.sample_positions, tile=local)
-        facts = {"SOURCE": blob, "CELLS": cells, "GROUP_UNITS": blob.shape.units // operation.groups, "CELL": self.cell}
-        facts |= {"POSITIONS": self.sample_positions, "ROW_POSITIONS": self.places.size, "PHASES_X": 1}
-        facts |= dict.fromkeys(("FIRST_PHASE_Y", "FIRST_PHASE_X"), 0) | dict.fromkeys(("STRIDE_Y", "STRIDE_X"), 1)
-        return operation.call("convolution/pack_cells", size, local, f"{operation.label}: cells", **{**facts, **given})
-
-    def _packed_source(self) -> KernelCall:
-        """The launch that packs the source, as those of its phases that taps read."""
-        (lists, _), phase = self._lists, self.phases(self.operation)[0]
-        facts = {"LEAD": self.lead, "TAIL": self.tail, "UNIT_CELLS": lists // (self.runs * self.operation.groups)}
-        facts |= {"FIRST_PHASE_Y": self.rows.phases[0], "FIRST_PHASE_X": self.places.phases[0]}
-        facts |= {"STRIDE_Y": phase.vertical.stride, "STRIDE_X": phase.horizontal.stride}
-        return self._packed(self.operation.source, self._cells("cells", 0), **facts, PHASES_X=len(self.places.phases))
+    def _pack(self, number: int, given: dict[str, Macro]) -> KernelCall:
+        operation, local, sample = self.operation, group_size(self.operation.tuning.model), self.counted.sample
+        blob, lists = self.read[number], self.counted.lists[number]
+        size = GlobalSize(local, 1, lists.sample // sample, positions=sample, tile=local)
+        facts: dict[str, Any] = {
+            "SOURCE": blob,
+            "CELLS": self._memory(number),
+            "BASE": lists.base,
+            "UNIT_CELLS": lists.cells,
+        }
+        facts |= {
+            "GROUP_UNITS": blob.shape.units // operation.groups,
+            "CELL": self.cell,
+            "LISTS": lists.sample // sample,
+        }
+        facts |= {"POSITIONS": sample, "ROW_POSITIONS": self.counted.row, **given}
+        return operation.call("convolution/pack_cells", size, local, f"{operation.label}: cells", **facts)
 
     def _products(self) -> list[KernelCall]:
-        return [self._packed_source(), *super()._products()]
+        return [*self._packed(), *super()._products()]
 
     def calls(self) -> list[KernelCall]:
         if not self.of_weights:
             return super().calls()
-        operation, tile = self.operation, self.tile
-        deltas, unit_cells = self._cells("delta's cells", 1), self._lists[1] // operation.groups
-        facts = {**self.facts(self.phases(operation)[0]), **tile.macros, "DELTAS": deltas, "DELTA_TAIL": tile.depth}
-        facts |= {"BLOCK_TABLE": table_text(self._tap_blocks), "DELTA_CELLS": unit_cells}
-        facts |= {"SOURCE_CELLS": self.depth_steps * self.depth_cells}
+        operation, tile, deltas = self.operation, self.tile, self.counted.lists[1]
+        facts = {
+            **self.facts(self.phases(operation)[0]),
+            **tile.macros,
+            "DELTAS": self._blob(1),
+            "FIRST_DELTA": deltas.base,
+        }
+        facts |= {"BLOCK_TABLE": table_text(self._tap_blocks), "DELTA_CELLS": deltas.cells}
+        facts |= {"DELTA_LIST": deltas.list, "DELTA_SAMPLE": deltas.sample}
         tiles = tile.count(operation.units, operation.depth) * len(self._tap_blocks)
         size = GlobalSize(tiles * tile.items, self.splits, operation.groups, per_sample=False)
-        return [
-            self._packed_source(),
-            self._packed(operation.output, deltas, LEAD=0, TAIL=tile.depth, UNIT_CELLS=unit_cells),
-            *operation.summed("weight", self.splits, self.kernel, size, tile.items, **facts),
-        ]
+        return [*self._packed(), *operation.summed("weight", self.splits, self.kernel, size, tile.items, **facts)]

@@ -157,6 +157,11 @@ class Operation:
         return Phase(vertical, horizontal) if vertical and horizontal else None
 
     @property
+    def has_cells(self) -> bool:
+        """True if a blob has cells for elements."""
+        return self.input.type.cell * self.output.type.cell > 1
+
+    @property
     def input_phases(self) -> Shape:
         """A unit of the padded input as planes of stride 1, as many and as large as taps read (input_phases.h)."""
         y, x, shape = self.vertical, self.horizontal, self.output.shape

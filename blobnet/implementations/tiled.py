@@ -214,7 +214,7 @@ class Tiled(Implementation):
         else:  # What is left to do is done to the sums of all parts.
             kernel, label = "convolution/split_sum", f"{operation.label}: sum"
             arrays["PARTIALS"] = operation.memory(f"{operation.direction} partials", per_sample=splits * shape.elements)
-            work = cell_work(kernel, shape, operation.tuning)
+            work = cell_work(kernel, operation.result.layout.shape, operation.tuning)
             others.append(operation.call(kernel, *work, label, PARTIALS=arrays["PARTIALS"], **macros))
             operation = operation.plain
         for phase in self.phases(operation):
@@ -225,7 +225,7 @@ class Tiled(Implementation):
                 products.append(operation.call(self.kernel, size, tile.items, **arrays, **facts))
             elif not operation.accumulate:
                 # What no tap meets is 0: one program for all of them. Of a product in splits, the partial sums must be.
-                cells = Shape(shape.units, phase.vertical.size, phase.horizontal.size)
+                cells = Shape(operation.result.layout.unit_count, phase.vertical.size, phase.horizontal.size)
                 work = elementwise_work(cells, operation.tuning)
                 others.append(operation.call("convolution/clear_phase", *work, **facts))
         if not products or self.in_place:

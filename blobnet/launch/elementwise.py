@@ -103,7 +103,7 @@ class EpilogueOp:
         """The step for some units of the values, from the first one on."""
         blob = self.blob
         if blob and self.per != PER_PLANE_CELL:
-            blob = replace(blob, layout=blob.layout.slice_units(first, units))
+            blob = blob.part(first, units)
         numbers = tuple(
             (name, replace(array, offset=array.offset + first, elements=units)) for name, array in self.numbers
         )
@@ -282,10 +282,10 @@ def _check_units(call: KernelCall, steps: Sequence[EpilogueOp]) -> None:
     if not steps:
         return
     made = call.blobs["OUTPUT" if "OUTPUT" in call.blobs else "RESULT"]
-    units = made.layout.unit_count
+    units = made.shape.units
     for step in steps:
         read = [array.elements for _, array in step.numbers]
-        read += [step.blob.layout.unit_count] if step.blob and step.per != PER_PLANE_CELL else []
+        read += [step.blob.shape.units] if step.blob and step.per != PER_PLANE_CELL else []
         if any(count != units for count in read):
             rule = "a kernel must write the units for which its epilogue has numbers"
             raise KernelError(f"kernel {call.kernel} ({call.label})", rule, units=units, numbers=read)

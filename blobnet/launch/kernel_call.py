@@ -86,6 +86,11 @@ class Blob:
         planes = self.layout.shape
         return planes if self.type.cell == 1 else planes.with_units(planes.units * self.type.cell)
 
+    def part(self, first: int, units: int) -> Blob:
+        """Return some of its units, in whole elements, from the first one on."""
+        cell = self.type.cell
+        return replace(self, layout=self.layout.slice_units(first // cell, units // cell))
+
     @property
     def numbers(self) -> BlobLayout:
         """The layout of the numbers in memory, which the host sees."""
@@ -470,7 +475,8 @@ class Tuning:
     """The facts by which kernels are chosen: of the device, one of PRECISIONS for products, and variants.
 
     ``padding`` is how plans pad blobs, and ``storage`` what the numbers of those between the layers are in plans for
-    inference; weights, results and sums are float32. ``chosen`` has what was chosen by this for an operation, so that
+    inference; weights, results and sums are float32. ``cells`` is their type where blobs may have cells for elements;
+    None: none may. ``chosen`` has what was chosen by this for an operation, so that
     layers that are alike are looked at once; each plan has its own (planning/plan.py).
     """
 
@@ -479,6 +485,7 @@ class Tuning:
     choices: TunedChoices = field(default_factory=TunedChoices)
     padding: Padding = field(default_factory=Padding)
     storage: StorageType = FLOAT32
+    cells: StorageType | None = None
     chosen: dict[object, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def of(self, kernel: str) -> dict[str, int]:
@@ -532,7 +539,7 @@ def cell_call(
     macros: Mapping[str, Macro] | None = None,
 ) -> KernelCall:
     """The launch of such a kernel, whose planes are those of the first blob."""
-    size, local = cell_work(kernel, next(iter(blobs.values())).shape, tuning)
+    size, local = cell_work(kernel, next(iter(blobs.values())).layout.shape, tuning)
     return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tuning.of(kernel), local)
 
 
@@ -568,7 +575,8 @@ def copy_call(
     if source == target and not accumulate:
         return []
     width = group_size(tuning.model, 64) if tuning.model.is_simt else 1
-    runs = -(-target.shape.elements // (width * 16)) if width > 1 else target.shape.units
+    planes = target.layout.shape
+    runs = -(-planes.elements // (width * 16)) if width > 1 else planes.units
     return [
         KernelCall(
             "blob/copy",

@@ -11,7 +11,7 @@ from blobnet.errors import near_matches
 from blobnet.launch.elementwise import FUNCTIONS, EpilogueOp, activation, fits, row_call, slope_macro
 from blobnet.launch.kernel_call import KernelCall, elementwise_work
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Kept, Layer, LayerContext, Nonlinearity, Placement, Placements
+from blobnet.layers.base import ALIKE, Kept, Layer, LayerContext, Nonlinearity, Placement, Placements, TakesCells
 from blobnet.memory.blob import Shape
 
 #: The options that are a function's number.
@@ -98,6 +98,9 @@ class Activation(Layer):
 
     def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
         return Placements(Placement.IN_PLACE, Placement.IN_PLACE)
+
+    def takes_cells(self, site: LayerContext) -> TakesCells:
+        return ALIKE if self.elementwise else TakesCells()
 
     def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return self._step is not None and fits([self._step, *steps], 0)

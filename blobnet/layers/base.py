@@ -59,6 +59,24 @@ class Placements:
 
 
 @dataclass(frozen=True)
+class TakesCells:
+    """Which blobs of a layer, and their deltas, its kernels take with cells for elements (docs/memory_layout.md).
+
+    Attributes:
+        inputs, output: whether they do.
+        alike: whether all must have the same.
+    """
+
+    inputs: bool = False
+    output: bool = False
+    alike: bool = False
+
+
+#: What layers say that make each value of those at the same place.
+ALIKE = TakesCells(inputs=True, output=True, alike=True)
+
+
+@dataclass(frozen=True)
 class Kept:
     """What the backward calls read of the forward pass: the planner keeps it.
 
@@ -467,6 +485,10 @@ class Layer(_Checks, metaclass=Explained):
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         """Return True if the layer's kernels for CPUs run faster if its blobs have the same row pitch (flat planes)."""
         return self.elementwise
+
+    def takes_cells(self, site: LayerContext) -> TakesCells:
+        """Return which of the site's blobs, which have numbers yet, may have cells instead."""
+        return TakesCells()
 
     def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
         """Return where the blobs may lie for inputs of these shapes, in training or not."""

@@ -10,7 +10,7 @@ from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.launch.elementwise import PER_CELL, SUM, EpilogueOp, fits
 from blobnet.launch.kernel_call import KernelCall
 from blobnet.launch.task import Task, convolution_text
-from blobnet.layers.base import LayerContext, ParameterSpec
+from blobnet.layers.base import LayerContext, ParameterSpec, TakesCells
 from blobnet.layers.product import BIAS_MODES, _Product, without_norm
 from blobnet.layers.windows import Filtering
 from blobnet.memory.blob import Halo, Shape
@@ -64,6 +64,14 @@ class _Convolution(Filtering, _Product):
 
     def delta_halo(self, inputs: Sequence[Shape]) -> Halo:
         return halo_of_delta(*self._axes(inputs[0]), inputs[0].height, inputs[0].width)
+
+    def takes_cells(self, site: LayerContext) -> TakesCells:
+        ways = self.alternatives(site).values()
+        if self.bias == "position" or not all(any(way.takes_cells for way in found) for found in ways):
+            return TakesCells()
+        cell = site.tuning.cells.cell if site.tuning.cells else 1
+        inputs, output = (blob.shape.units // self.groups % cell == 0 for blob in (site.inputs[0], site.output))
+        return TakesCells(inputs, output and not (self.bias and site.trains("bias")))
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))

@@ -12,7 +12,7 @@ from blobnet.contraction.form import Expression, Tensor, apply
 from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, EpilogueOp, fits, row_call
 from blobnet.launch.kernel_call import Blob, KernelCall
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, LayerContext, Placement, Placements
+from blobnet.layers.base import ALIKE, Layer, LayerContext, Placement, Placements, TakesCells
 from blobnet.layers.lowered import AXES, ContractionLayer, broadcast, repeating
 from blobnet.memory.blob import Shape
 
@@ -96,6 +96,9 @@ class Add(_Join):
     def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
         return replace(super().placement(inputs, training), delta=Placement.SHARED)
 
+    def takes_cells(self, site: LayerContext) -> TakesCells:
+        return ALIKE if len(set(site.shapes)) == 1 else TakesCells()
+
     def forward(self, site: LayerContext) -> list[KernelCall]:
         if len(set(site.shapes)) > 1:
             return super().forward(site)
@@ -139,6 +142,9 @@ class Concat(Layer):
 
     def placement(self, inputs: Sequence[Shape], training: bool) -> Placements:
         return Placements(Placement.CONCAT, Placement.CONCAT)
+
+    def takes_cells(self, site: LayerContext) -> TakesCells:
+        return ALIKE
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         slices = _slices(site.output, site.inputs)

@@ -22,7 +22,7 @@ from blobnet.launch.kernel_call import (
     power_of_two,
 )
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Kept, Layer, LayerContext, ParameterSpec, Placement, Placements
+from blobnet.layers.base import ALIKE, Kept, Layer, LayerContext, ParameterSpec, Placement, Placements, TakesCells
 from blobnet.memory.blob import FLOAT32, Shape
 
 Local = tuple[int, int, int]
@@ -75,6 +75,9 @@ class BatchNorm(Layer):
         fits = _is_number(epsilon) and 1e-30 <= epsilon < math.inf
         self._require(fits, "epsilon must be a finite number of at least 1e-30", epsilon=epsilon)
 
+    def takes_cells(self, site: LayerContext) -> TakesCells:
+        return ALIKE
+
     def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return fits(steps, blobs=1)
 
@@ -105,16 +108,16 @@ class BatchNorm(Layer):
             arrays = {**running, **_affine(site)}
             call = cell_call(kernel, label, blobs, site.tuning, arrays=arrays, macros=macros)
             return [with_epilogue(call, site.epilogue)]
-        units = source.layout.unit_count
+        units = source.shape.units
         own: dict[str, Macro] = {"MOMENTUM": float(self.momentum), "EPSILON": float(self.epsilon)}
         made = {"STATISTICS": _statistics(site), **running}
         if _by_units(site):
             arrays = {**made, **_affine(site)}
             call = _unit_call("normalization/forward_unit", label, site, blobs, arrays, {"UNITS": units, **own})
             return [with_epilogue(call, site.epilogue)]
-        partials = {"PARTIALS": site.memory("partials", per_sample=3 * source.layout.plane_count)}
+        partials = {"PARTIALS": site.memory("partials", per_sample=3 * source.shape.planes)}
         kernel = "normalization/forward_plane_statistics"
-        plane_size, plane_local, lanes = _plane_work(kernel, source.shape, site.tuning)
+        plane_size, plane_local, lanes = _plane_work(kernel, source, site.tuning)
         unit_size, unit_local = _unit_work(units, site.tuning)
         arrays = {"STATISTICS": _statistics(site), **_affine(site)}
         depth, cells = source.layout.depth.size, source.layout.plane_elements
@@ -160,10 +163,10 @@ class BatchNorm(Layer):
             arrays = {"STATISTICS": _statistics(site), **_affine(site), **_gradients(site)}
             macros = {**_in_place(site), **slope_macro(site.fused_activations)}
             return [_unit_call("normalization/backward_unit", f"{site.name} backward", site, blobs, arrays, macros)]
-        units = source.layout.unit_count
-        partials = {"PARTIALS": site.memory("delta_partials", per_sample=2 * source.layout.plane_count)}
+        units = source.shape.units
+        partials = {"PARTIALS": site.memory("delta_partials", per_sample=2 * source.shape.planes)}
         kernel = "normalization/backward_plane_sums"
-        plane_size, plane_local, lanes = _plane_work(kernel, source.shape, site.tuning)
+        plane_size, plane_local, lanes = _plane_work(kernel, source, site.tuning)
         unit_size, unit_local = _unit_work(units, site.tuning)
         shards: list[KernelCall] = []
         if site.shards > 1:
@@ -242,6 +245,8 @@ def _by_units(site: LayerContext) -> bool:
     NOTE: on a GPU it is launches that it saves, which cost a host more than such a pass a GPU (docs/many_devices.md).
     """
     model, layout = site.tuning.model, site.inputs[0].layout
+    if site.inputs[0].type.cell > 1:
+        return False
     values = site.batch_size * layout.plane_elements
     if model.is_simt:
         fits = group_size(model) >= _CELL_SHARERS and values <= _UNIT_VALUES
@@ -273,7 +278,7 @@ def _unit_call(
 
 def _statistics(site: LayerContext) -> Array:
     """Mean, what its rounding lost, and 1 / deviation of every unit; they live until the backward pass."""
-    elements = 3 * site.inputs[0].layout.unit_count
+    elements = 3 * site.inputs[0].shape.units
     return site.memory("statistics", elements) if site.shards == 1 else site.common("statistics", elements)
 
 
@@ -281,7 +286,7 @@ def _whole_gradients(site: LayerContext) -> dict[str, Array]:
     """The gradients of all that was normalized together."""
     if site.shards == 1:
         return _gradients(site)
-    units = site.inputs[0].layout.unit_count
+    units = site.inputs[0].shape.units
     both = site.common("gradients", 2 * units)
     scale, shift = (replace(both, elements=units, offset=offset) for offset in (0, units))
     return {"SCALE_GRADIENT": scale, "SHIFT_GRADIENT": shift}
@@ -291,7 +296,7 @@ def _of_shards(
     kernel: str, label: str, site: LayerContext, arrays: dict[str, Array], macros: dict[str, Macro]
 ) -> KernelCall:
     """A call that is made once for all shards, from what each has left in the first of the arrays."""
-    units = site.inputs[0].layout.unit_count
+    units = site.inputs[0].shape.units
     return KernelCall(
         kernel,
         label,
@@ -315,12 +320,13 @@ def _gradients(site: LayerContext) -> dict[str, Array]:
     return {"SCALE_GRADIENT": site.gradient("scale"), "SHIFT_GRADIENT": site.gradient("shift")}
 
 
-def _plane_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, Local, dict[str, int]]:
+def _plane_work(kernel: str, source: Blob, tuning: Tuning) -> tuple[GlobalSize, Local, dict[str, int]]:
     """A work-item for each plane, or for several small ones; on a GPU a row of neighbours, or a part of a group.
 
     Returns the work size, the group, and the tunable LANES, which is not wider than a row where lanes run along it.
     """
-    lanes = tuning.of(kernel)["LANES"]
+    # Cells are vectors as they are.
+    shape, lanes = source.layout.shape, 1 if source.type.cell > 1 else tuning.of(kernel)["LANES"]
     along_row = {"LANES": power_of_two(shape.width, lanes)}
     if not tuning.model.is_simt:
         return GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), (1, 1, 1), along_row

@@ -9,7 +9,7 @@ from typing import ClassVar
 from blobnet.launch.elementwise import EpilogueOp, fits, with_epilogue
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, elementwise_work, planes_at_once
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, LayerContext
+from blobnet.layers.base import Layer, LayerContext, TakesCells
 from blobnet.layers.windows import Pooling
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import Padding, Pair, WindowAxis
@@ -267,16 +267,19 @@ class GlobalAveragePool(Layer):
     def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return fits(steps, blobs=0)
 
+    def takes_cells(self, site: LayerContext) -> TakesCells:
+        return TakesCells(inputs=not any(step.numbers for step in site.epilogue))
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return Shape.flat(inputs[0].units)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         # A CPU's group does planes one after the other: it takes some time to begin.
-        planes = None if site.tuning.model.is_simt else (1, 1, planes_at_once(site.inputs[0].shape))
+        planes = None if site.tuning.model.is_simt else (1, 1, planes_at_once(site.inputs[0].layout.shape))
         call = KernelCall(
             "pooling/global_average_forward",
             f"{site.name} forward",
-            GlobalSize(1, 1, site.output.shape.units),
+            GlobalSize(1, 1, site.inputs[0].layout.unit_count),
             blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
             local_size=planes,
         )
@@ -286,13 +289,13 @@ class GlobalAveragePool(Layer):
         delta = site.input_deltas[0]
         if delta is None:
             return []
-        size, local = elementwise_work(delta.shape, site.tuning)
+        size, local = elementwise_work(delta.layout.shape, site.tuning)
         return [
             KernelCall(
                 "pooling/global_average_backward",
                 f"{site.name} backward data",
                 size,
-                blobs={"OUTPUT_DELTA": site.delta, "INPUT_DELTA": delta},
+                blobs={"INPUT_DELTA": delta, "OUTPUT_DELTA": site.delta},
                 macros={"ACCUMULATE": int(site.accumulate[0])},
                 local_size=local,
             )

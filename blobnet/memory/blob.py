@@ -56,7 +56,7 @@ class StorageType:
 
     def encode(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return numbers as they are in memory, rounded to the nearest, ties to even: an array of ``dtype``."""
-        if self != BFLOAT16:
+        if self.dtype != BFLOAT16.dtype:
             return np.asarray(values).astype(self.dtype)
         bits = np.asarray(values, np.float32).view(np.uint32)
         rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
@@ -64,10 +64,9 @@ class StorageType:
 
     def decode(self, memory: npt.NDArray[Any]) -> FloatArray:
         """Return the numbers that are in memory."""
-        if self != BFLOAT16:
+        if self.dtype != BFLOAT16.dtype:
             return memory.astype(np.float32, copy=False)
         return (memory.astype(np.uint32) << 16).view(np.float32)
-
 
 
 FLOAT32 = StorageType("float32", "real_t", "float32", 2.0**-23)
@@ -535,7 +534,7 @@ class BlobLayout:
         return value
 
     def in_numbers(self, cell: int) -> BlobLayout:
-        """The layout of the numbers of elements that have ``cell`` of them: units are cells, and rows as much longer."""
+        """The layout of numbers, where elements have ``cell`` of them: units are cells, and rows as much longer."""
         if cell == 1:
             return self
         width = Axis(*(cell * part for part in self.width))

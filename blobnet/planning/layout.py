@@ -27,15 +27,16 @@ class Layouts:
 
     def blob(self, region: Region) -> Blob:
         """The blob that lies in a region."""
-        storage = region.storage
+        storage, kind = region.storage, self.types[region.storage.name]
         layout = BlobLayout.padded(
-            storage.planes,
+            storage.planes.with_units(storage.planes.units // kind.cell),
             self.halos[storage.name],
             pitch=self.pitches[storage.name],
             # NOTE: vectors would not gain by it: units of a single value lie side by side.
             padding=self.padding if storage.planes.width > 1 else replace(self.padding, align=1),
         )
-        return Blob(storage.name, layout.slice_units(region.unit_offset, region.units), type=self.types[storage.name])
+        own = layout.slice_units(region.unit_offset // kind.cell, region.units // kind.cell)
+        return Blob(storage.name, own, type=kind)
 
 
 def possible_halos(graph: Graph, places: Places, deltas: Deltas) -> dict[HaloOf, Halo]:
@@ -50,8 +51,17 @@ def possible_halos(graph: Graph, places: Places, deltas: Deltas) -> dict[HaloOf,
     return found
 
 
-def lay_out(request: Request, places: Places, deltas: Deltas, halos: Mapping[HaloOf, Halo]) -> Layouts:
-    """Layouts with no other halos than these; those of one size that a layer connects get one pitch, for a CPU."""
+def lay_out(
+    request: Request,
+    places: Places,
+    deltas: Deltas,
+    halos: Mapping[HaloOf, Halo],
+    in_cells: Mapping[str, StorageType],
+) -> Layouts:
+    """Layouts with no other halos than these; those of one size that a layer connects get one pitch, for a CPU.
+
+    ``in_cells`` are the types of storages whose elements are cells, by name.
+    """
     widths = {
         region.storage.name: region.storage.planes.width for region in (*places.regions, *deltas.regions.values())
     }
@@ -66,21 +76,21 @@ def lay_out(request: Request, places: Places, deltas: Deltas, halos: Mapping[Hal
         if shapes and not request.tuning.model.is_simt and vertex.layer.same_pitch(shapes):
             linked = [name for name in _around(vertex, places, deltas) if widths[name] > 1]
             for name in linked:
-                leaders[_leader(leaders, name)] = _leader(leaders, linked[0])
+                leaders[leader(leaders, name)] = leader(leaders, linked[0])
     padding = replace(request.tuning.padding, align=1)
     own = {name: padding.pitch(width, merged[name]) for name, width in widths.items()}
     widest = dict.fromkeys(widths, 0)
     for name in widths:
-        leader = _leader(leaders, name)
-        widest[leader] = max(widest[leader], own[name])
-    pitches = {name: widest[_leader(leaders, name)] for name in widths}
+        first = leader(leaders, name)
+        widest[first] = max(widest[first], own[name])
+    pitches = {name: widest[leader(leaders, name)] for name in widths}
     # Results are what users get.
     results = {places.regions[index].storage.name for _, index in request.graph.exits}
     types = {name: FLOAT32 if name in results else request.tuning.storage for name in widths}
-    return Layouts(merged, pitches, types, request.tuning.padding)
+    return Layouts(merged, pitches, {**types, **in_cells}, request.tuning.padding)
 
 
-def _leader(leaders: dict[str, str], name: str) -> str:
+def leader(leaders: dict[str, str], name: str) -> str:
     """Return the storage that stands for one and those that it goes with, and shorten the way to it."""
     while leaders[name] != name:
         leaders[name] = leaders[leaders[name]]

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from blobnet.errors import ShapeError
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob, KernelCall, for_model
 from blobnet.layers.base import LayerContext
+from blobnet.memory.blob import StorageType
 from blobnet.network.graph import Graph
 from blobnet.planning.combining import with_combined
 from blobnet.planning.constants import PhasedCall, with_constants
 from blobnet.planning.deltas import Deltas, place_deltas
 from blobnet.planning.fusion import Fusion, fuse
+from blobnet.planning.in_cells import storages_in_cells
 from blobnet.planning.layout import HaloOf, Layouts, lay_out, possible_halos
 from blobnet.planning.memory import Buffer, allocate
 from blobnet.planning.placement import Places, place_outputs
@@ -204,14 +206,17 @@ def _settle(
     What is chosen may depend on how blobs lie, so layers choose again until they miss nothing.
     """
     every = possible_halos(request.graph, places, deltas)
+    in_cells: Mapping[str, StorageType] = {}
 
     def arrange(halos: Collection[HaloOf]) -> tuple[Layouts, Fusion, tuple[Scheduled, ...]]:
-        layouts = lay_out(request, places, deltas, {key: every[key] for key in halos})
+        layouts = lay_out(request, places, deltas, {key: every[key] for key in halos}, in_cells)
         fusion = fuse(request.graph, places, make_sites(request, roles, places, deltas, layouts))
         return layouts, fusion, schedule(request, roles, fusion)
 
     halos = set(every)
     layouts, fusion, calls = arrange(halos)
+    if in_cells := storages_in_cells(request, places, deltas, fusion.sites):
+        layouts, fusion, calls = arrange(halos)
     wanted = halos if request.every_halo else halos_read(calls) & halos
     while wanted != halos:
         halos = wanted

@@ -52,7 +52,7 @@ def key_of(request: Request) -> str | None:
     if files is None or not all(type(item).__module__.startswith("blobnet.") for item in _given(request)):
         return None
     ways = choices.sources, sorted(map(str, choices.broken)), sorted(choices.only)
-    known = tuning.model, tuning.model.tunables, tuning.precision, tuning.padding, tuning.storage
+    known = tuning.model, tuning.model.tunables, tuning.precision, tuning.padding, tuning.storage, tuning.cells
     return hashlib.sha256(f"{request.cache_key} {request.parameters} {ways} {known} {files}".encode()).hexdigest()
 
 

@@ -4,8 +4,8 @@
  *
  * Blobs:
  *   INPUT_DELTA update
+ *   CELLS  read   the output's delta, see cell_lists.h
  * Arrays:
- *   CELLS  read   the output's delta, see pack_cells.cl
  *   PACKED read   weights, see pack_weight_cells.cl
  * Scalars:
  *   COUNT  samples in this batch
@@ -27,11 +27,12 @@
  *   UNIT_COLUMNS      units of PACKED
  *   SAMPLE_POSITIONS  positions of a sample, zeros included
  *   ROW_POSITIONS     positions of a row
- *   LEAD              positions before the first sample
- *   TAIL              those after the last one
+ *   SOURCE_CELLS      lists of a group
+ *   SOURCE_LIST       cells from list to list
+ *   SOURCE_SAMPLE     cells from sample to sample
  *   RUNS              runs of a block
  *   SPAN              positions of a run beyond a tile's
- *   FIRST_SHIFT       from a position to the first that its taps read
+ *   FIRST_CELL        the first cell that the taps of the first position read
  *   PHASE_TAPS        taps
  *   TAP_TABLE         run, shift and number of each tap
  *   TILE_UNITS        units a work-group
@@ -52,13 +53,13 @@
 #include "convolution/phase_positions.h"
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
-convolution_backward_data_cells(WRITE_BLOB(input_delta), READ_ARRAY(real_t, cells),
-                                READ_ARRAY(real_t, packed), WRITE_ARRAY(real_t, partials), const int count)
+convolution_backward_data_cells(WRITE_BLOB(input_delta), READ_BLOB(cells), READ_ARRAY(real_t, packed),
+                                WRITE_ARRAY(real_t, partials), const int count)
 {
     __local cell_t memory[LOCAL_CELLS] __attribute__((aligned(128)));
     __local signal_t signals[RUN_STAGES + STAGES];
     sums_t sums;
-    accumulate_tiles(sums, ARRAY(cells), ARRAY(packed), memory, signals, count);
+    accumulate_tiles(sums, LISTS_OF(cells, SOURCE_LIST), ARRAY(packed), memory, signals, count);
     store_sums(sums, input_delta, input_delta_unit_offset, partials_array, partials_offset,
                (__local real_t *)memory, count);
 }

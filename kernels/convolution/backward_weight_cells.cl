@@ -9,9 +9,10 @@
  * memory or are on their way there. Splits of the positions go to a partial sum each; gradient/reduce.cl adds them in a
  * fixed order.
  *
+ * Blobs:
+ *   CELLS  read  the input, see cell_lists.h
+ *   DELTAS read  the output's delta
  * Arrays:
- *   CELLS    read   the input
- *   DELTAS   read   the output's delta
  *   PARTIALS write  (SPLITS, OIHW)
  * Scalars:
  *   COUNT  samples in this batch
@@ -22,14 +23,16 @@
  *   FILTER_HEIGHT
  *   FILTER_WIDTH
  *   CELL              8
- *   SOURCE_CELLS      cells of a group in CELLS, whole tiles
- *   DELTA_CELLS       cells of a group in DELTAS, whole tiles
+ *   SOURCE_CELLS      lists of a group in CELLS
+ *   SOURCE_LIST       cells from list to list
+ *   SOURCE_SAMPLE     cells from sample to sample
+ *   DELTA_CELLS       the same of DELTAS
+ *   DELTA_LIST
+ *   DELTA_SAMPLE
  *   SAMPLE_POSITIONS  positions of a sample, zeros included
- *   LEAD              positions of CELLS before the first sample
- *   TAIL              those after the last one
- *   DELTA_TAIL        positions of DELTAS after the last sample
  *   SPAN              from the first tap to the last
- *   FIRST_SHIFT       from a position to the first that its taps read
+ *   FIRST_CELL        the first cell that the taps of the first position read
+ *   FIRST_DELTA       the delta's first cell
  *   TAP_TABLE         run, shift and number of each tap
  *   BLOCK_TABLE       of each block of taps the first one, and the end of its run
  *   SPLITS
@@ -49,6 +52,7 @@
 #define ITEMS (GROUP_ITEMS * UNIT_GROUPS * TAP_GROUPS)
 #define SUM_COLUMNS TILE_COLUMNS
 #include "warp_group.h"
+#include "convolution/cell_lists.h"
 
 #define UNIT_TILES ((GROUP_OUTPUT_UNITS + TILE_UNITS - 1) / TILE_UNITS)
 #define COLUMN_TILES ((GROUP_INPUT_UNITS + TILE_COLUMNS - 1) / TILE_COLUMNS)
@@ -58,22 +62,9 @@
 __constant int tap_table[][3] = TAP_TABLE;
 __constant int block_table[][2] = BLOCK_TABLE;
 
-INLINE void copy_step(__local cell_t *stage, __global const cell_t *deltas, const int delta_positions,
-                      __global const cell_t *cells, const int positions, __local signal_t *signal)
-{
-    expect_cells(signal, STAGE_ELEMENTS);
-    for (int i = 0; i < TILE_UNITS / CELL; i++) {
-        copy_cells(stage + i * TILE_DEPTH, deltas + (size_t)i * delta_positions, TILE_DEPTH, signal);
-    }
-    for (int i = 0; i < TILE_COLUMNS / CELL; i++) {
-        copy_cells(stage + STAGE_DELTAS + i * RUN_POSITIONS, cells + (size_t)i * positions, RUN_POSITIONS,
-                   signal);
-    }
-}
-
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
-convolution_backward_weight_cells(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, deltas),
-                                  WRITE_ARRAY(real_t, partials), const int count)
+convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARRAY(real_t, partials),
+                                  const int count)
 {
     __local cell_t memory[STAGES * STAGE_ELEMENTS] __attribute__((aligned(128)));
     __local signal_t signals[STAGES];
@@ -89,21 +80,26 @@ convolution_backward_weight_cells(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, 
     const int split = get_global_id(1);
     const int group = get_global_id(2);
 
-    const int delta_positions = count * SAMPLE_POSITIONS + DELTA_TAIL;
-    const int positions = LEAD + count * SAMPLE_POSITIONS + TAIL;
-    const int all_steps = (count * SAMPLE_POSITIONS + TILE_DEPTH - 1) / TILE_DEPTH;
+    const int end = count * SAMPLE_POSITIONS;
+    const int all_steps = (end + TILE_DEPTH - 1) / TILE_DEPTH;
     const int first_step = (int)((long)all_steps * split / SPLITS);
     const int steps = (int)((long)all_steps * (split + 1) / SPLITS) - first_step;
-    __global const cell_t *own_deltas = (__global const cell_t *)ARRAY(deltas)
-                                        + (size_t)(group * DELTA_CELLS + first_unit / CELL) * delta_positions
-                                        + first_step * TILE_DEPTH;
+    __global const cell_t *own_deltas =
+        LISTS_OF(deltas, DELTA_LIST) + (size_t)group * DELTA_CELLS * DELTA_LIST;
     __global const cell_t *own_cells =
-        (__global const cell_t *)ARRAY(cells)
-        + (size_t)((run * GROUPS + group) * SOURCE_CELLS + first_column / CELL) * positions + LEAD
-        + FIRST_SHIFT + first_step * TILE_DEPTH;
-#define COPY_STEP(step)                                                                                     \
-    copy_step(memory + (step) % STAGES * STAGE_ELEMENTS, own_deltas + (step) * TILE_DEPTH, delta_positions, \
-              own_cells + (step) * TILE_DEPTH, positions, signals + (step) % STAGES)
+        LISTS_OF(cells, SOURCE_LIST) + (size_t)(run * GROUPS + group) * SOURCE_CELLS * SOURCE_LIST;
+#define STAGE_OF(step) (memory + (step) % STAGES * STAGE_ELEMENTS)
+#define POSITION_OF(step) ((first_step + (step)) * TILE_DEPTH)
+#define COPY_STEP(step)                                                                           \
+    do {                                                                                          \
+        expect_cells(signals + (step) % STAGES, STAGE_ELEMENTS);                                  \
+        copy_lists(STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL,  \
+                   DELTA_CELLS, DELTA_LIST, DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count, \
+                   signals + (step) % STAGES);                                                    \
+        copy_lists(STAGE_OF(step) + STAGE_DELTAS, TILE_COLUMNS / CELL, RUN_POSITIONS, own_cells,  \
+                   first_column / CELL, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE,                 \
+                   POSITION_OF(step) + FIRST_CELL, count, signals + (step) % STAGES);             \
+    } while (0)
 
     real_t sums[GROUP_TAPS][SUM_REGISTERS];
     UNROLL
@@ -134,8 +130,19 @@ convolution_backward_weight_cells(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, 
     }
     for (int step = 0; step < steps; step++) {
         await_signal(signals + step % STAGES, step / STAGES);
-        __local const cell_t *left = memory + step % STAGES * STAGE_ELEMENTS + own_unit / CELL * TILE_DEPTH;
-        __local const cell_t *right = memory + step % STAGES * STAGE_ELEMENTS + STAGE_DELTAS;
+        const int left_over = end - POSITION_OF(step);
+        if (left_over < TILE_DEPTH) {
+            /* What was copied for positions after the last sample is another sample's. */
+            for (int i = get_local_id(0); i < STAGE_DELTAS; i += ITEMS) {
+                if (i % TILE_DEPTH >= left_over) {
+                    STAGE_OF(step)[i] = 0;
+                }
+            }
+            SHOW_FACTORS();
+            barrier(CLK_LOCAL_MEM_FENCE);
+        }
+        __local const cell_t *left = STAGE_OF(step) + own_unit / CELL * TILE_DEPTH;
+        __local const cell_t *right = STAGE_OF(step) + STAGE_DELTAS;
         BEGIN_PRODUCTS();
         UNROLL
         for (int k = 0; k < TILE_DEPTH; k += 16) {

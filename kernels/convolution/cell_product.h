@@ -4,17 +4,18 @@
  *
  * A work-group makes the sums of TILE_COLUMNS positions and TILE_UNITS units, a warp group those of 64 positions. The
  * cells of a tile for DEPTH_CELLS cells of the depth, TILE_COLUMNS + SPAN positions of each, are one run, which is copied
- * once: a tap is the same run from another position on. A source that is read with a stride has a run for each of its
- * phases. RUN_STAGES runs, and the weights of STAGES taps, lie in local memory or are on their way there.
+ * once: a tap is the same run from another position on (cell_lists.h). A source that is read with a stride has a run for
+ * each of its phases. RUN_STAGES runs, and the weights of STAGES taps, lie in local memory or are on their way there.
  *
  * TAP_TABLE has three numbers for each tap, in the order in which runs need them: its run, its shift from the run's first
- * position, and its number in the filter. FIRST_SHIFT is from a position to the first of its runs.
+ * position, and its number in the filter.
  */
 #define WARP_GROUPS (TILE_COLUMNS / 64)
 #define ITEMS (GROUP_ITEMS * WARP_GROUPS)
 #define SUM_COLUMNS TILE_UNITS
 #include "convolution/group_tile.h"
 #include "warp_group.h"
+#include "convolution/cell_lists.h"
 
 #define WARP_GROUP (WARP / GROUP_WARPS)
 #define RUN_POSITIONS (TILE_COLUMNS + SPAN)
@@ -33,14 +34,14 @@ __constant int tap_table[][3] = TAP_TABLE;
 #define TAPS (PHASE_TAPS > 0 ? PHASE_TAPS : 1)
 
 /* Begins to copy a run, of all that the work-group takes. */
-INLINE void copy_run(__local cell_t *to, const int run, __global const cell_t *cells, const int positions,
+INLINE void copy_run(__local cell_t *to, const int run, __global const cell_t *cells, const int count,
                      __local signal_t *signal)
 {
-    const int row = ((run % RUNS * GROUPS + GROUP) * DEPTH_STEPS + FIRST_STEP + run / RUNS) * DEPTH_CELLS;
     expect_cells(signal, RUN_ELEMENTS);
-    for (int i = 0; i < DEPTH_CELLS; i++) {
-        copy_cells(to + i * RUN_POSITIONS, cells + (size_t)(row + i) * positions, RUN_POSITIONS, signal);
-    }
+    copy_lists(to, DEPTH_CELLS, RUN_POSITIONS,
+               cells + (size_t)(run % RUNS * GROUPS + GROUP) * SOURCE_CELLS * SOURCE_LIST,
+               (FIRST_STEP + run / RUNS) * DEPTH_CELLS, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE,
+               FIRST_POSITION + FIRST_CELL, count, signal);
 }
 
 /* Begins to copy the weights of a step: a tap of a block of the depth. */
@@ -53,16 +54,14 @@ INLINE void copy_weights(__local cell_t *to, const int step, __global const cell
 }
 
 /* sums = sum over the depth and taps of cells * weights. */
-INLINE void accumulate_tiles(sums_t sums, __global const real_t *all_cells, __global const real_t *packed,
+INLINE void accumulate_tiles(sums_t sums, __global const cell_t *cells, __global const real_t *packed,
                              __local cell_t *memory, __local signal_t *signals, const int count)
 {
-    __global const cell_t *cells = (__global const cell_t *)all_cells + FIRST_POSITION + LEAD + FIRST_SHIFT;
     __global const cell_t *weights = (__global const cell_t *)packed
                                      + (size_t)(GROUP * BLOCKS + FIRST_UNIT / TILE_UNITS) * DEPTH_STEPS
                                            * (FILTER_HEIGHT * FILTER_WIDTH) * STAGE_ELEMENTS;
     __local cell_t *stages = memory + RUN_STAGES * RUN_ELEMENTS;
     __local signal_t *stage_signals = signals + RUN_STAGES;
-    const int positions = LEAD + count * POSITIONS + TAIL;
     /* NOTE: what is copied must be awaited: a phase without taps copies nothing. */
     const int blocks = PHASE_TAPS > 0 ? END_STEP - FIRST_STEP : 0;
     const int runs = blocks * RUNS;
@@ -81,7 +80,7 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *all_cells, __gl
     barrier(CLK_LOCAL_MEM_FENCE);
     if (copies) {
         for (int i = 0; i < RUN_STAGES - 1 && i < runs; i++) {
-            copy_run(memory + i * RUN_ELEMENTS, i, cells, positions, signals + i);
+            copy_run(memory + i * RUN_ELEMENTS, i, cells, count, signals + i);
         }
         for (int i = 0; i < STAGES - 1 && i < steps; i++) {
             copy_weights(stages + i * STAGE_ELEMENTS, i, weights, stage_signals + i);
@@ -116,7 +115,7 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *all_cells, __gl
             }
             const int next_run = run + RUN_STAGES - 1;
             if (begins && next_run < runs) {
-                copy_run(memory + next_run % RUN_STAGES * RUN_ELEMENTS, next_run, cells, positions,
+                copy_run(memory + next_run % RUN_STAGES * RUN_ELEMENTS, next_run, cells, count,
                          signals + next_run % RUN_STAGES);
             }
         }
@@ -126,17 +125,24 @@ INLINE void accumulate_tiles(sums_t sums, __global const real_t *all_cells, __gl
 }
 
 /*
- * Sums in local memory: unit STAGED_UNIT(pass, i) of column STAGED_COLUMN(j) is staged[STAGED_AT(i, j)], for i <
- * STAGED_ROWS and j < STAGED_COLUMNS.
+ * Sums in local memory: the number of unit STAGED_UNIT(pass, i) of column STAGED_COLUMN(j) is STAGED_NUMBER(i, j), for i <
+ * STAGED_ROWS and j < STAGED_COLUMNS. Units are those of the result's blob: of its cells, if it has cells.
  */
 #define STAGED_PASSES (TILE_UNITS / STAGED_UNITS)
 #define STAGED_STEP (ITEMS / TILE_COLUMNS)
 #define STAGED_COLUMNS 1
 #define STAGED_COLUMN(j) ((int)get_local_id(0) % TILE_COLUMNS)
-#define STAGED_ROWS (STAGED_UNITS / STAGED_STEP)
+#define STAGED_ROWS (STAGED_UNITS / CELL_UNITS / STAGED_STEP)
 #define STAGED_ROW(i) ((int)get_local_id(0) / TILE_COLUMNS + (i) * STAGED_STEP)
-#define STAGED_UNIT(pass, i) ((pass) * STAGED_UNITS + STAGED_ROW(i))
-#define STAGED_AT(i, j) (STAGED_ROW(i) * STAGED_PITCH + STAGED_COLUMN(j))
+#define STAGED_UNIT(pass, i) ((pass) * (STAGED_UNITS / CELL_UNITS) + STAGED_ROW(i))
+#define STAGED_AT(i, j, unit) staged[(STAGED_ROW(i) * CELL_UNITS + (unit)) * STAGED_PITCH + STAGED_COLUMN(j)]
+#if CELL_UNITS == 1
+#define STAGED_NUMBER(i, j) STAGED_AT(i, j, 0)
+#else
+#define STAGED_NUMBER(i, j)                                                                   \
+    ((float8)(STAGED_AT(i, j, 0), STAGED_AT(i, j, 1), STAGED_AT(i, j, 2), STAGED_AT(i, j, 3), \
+              STAGED_AT(i, j, 4), STAGED_AT(i, j, 5), STAGED_AT(i, j, 6), STAGED_AT(i, j, 7)))
+#endif
 
 INLINE void stage(sums_t sums, const int pass, __local real_t *staged)
 {

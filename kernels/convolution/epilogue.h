@@ -24,7 +24,7 @@
 #define EPILOGUE_ARGUMENTS residual, residual_unit_offset, bias_array, bias_offset MORE_ARGUMENTS
 
 #if BIAS_MODE == 1
-#define UNIT_BIAS(unit) READ_VALUE(ARRAY(bias), unit)
+#define UNIT_BIAS(unit) UNIT_NUMBERS(ARRAY(bias), unit)
 #else
 #define UNIT_BIAS(unit) 0
 #endif

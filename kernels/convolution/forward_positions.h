@@ -13,6 +13,9 @@
 #else
 #define TERMS_AHEAD 1
 #endif
+#ifndef STAGED_NUMBER
+#define STAGED_NUMBER(i, j) staged[STAGED_AT(i, j)]
+#endif
 /* clang-format off */
 #define LOAD_TERMS(pass)                                                                            \
     _Pragma("unroll")                                                                               \
@@ -22,7 +25,7 @@
         const int x = min(POSITION_X(p), OUTPUT_UNIT_WIDTH - 1);                                    \
         _Pragma("unroll")                                                                           \
         for (int i = 0; i < STAGED_ROWS; i++) {                                                     \
-            terms[pass][j][i] = CELL_TERM(p / POSITIONS, EXISTING(STAGED_UNIT(pass, i)), y, x);     \
+            terms[pass][j][i] = CELL_TERM(p / POSITIONS, EXISTING(pass, i), y, x);                  \
         }                                                                                           \
     }
 /* clang-format on */
@@ -31,10 +34,12 @@
 INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE_ARRAYS,
                        WRITE_ARRAY(real_t, partials), __local real_t *staged, const int count)
 {
-/* A unit of the tile: those past the last one repeat it. */
-#define EXISTING(unit) (GROUP * GROUP_OUTPUT_UNITS + min((int)(FIRST_UNIT + (unit)), GROUP_OUTPUT_UNITS - 1))
+/* The units of a group, and that of row i, as the output has them; those past the last one repeat it. */
+#define OUTPUT_UNITS (GROUP_OUTPUT_UNITS / CELL_UNITS)
+#define OUTPUT_UNIT(pass, i) (FIRST_UNIT / CELL_UNITS + STAGED_UNIT(pass, i))
+#define EXISTING(pass, i) (GROUP * OUTPUT_UNITS + min((int)OUTPUT_UNIT(pass, i), OUTPUT_UNITS - 1))
 #if HAS_CELL_TERM
-    real_t terms[STAGED_PASSES][STAGED_COLUMNS][STAGED_ROWS];
+    number_t terms[STAGED_PASSES][STAGED_COLUMNS][STAGED_ROWS];
 #if TERMS_AHEAD
 #pragma unroll
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
@@ -44,10 +49,10 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE
 #endif
 #pragma unroll
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
-        real_t biases[STAGED_ROWS];
+        number_t biases[STAGED_ROWS];
 #pragma unroll
         for (int i = 0; i < STAGED_ROWS; i++) {
-            biases[i] = UNIT_BIAS(EXISTING(STAGED_UNIT(pass, i)));
+            biases[i] = UNIT_BIAS(EXISTING(pass, i));
         }
 #if HAS_CELL_TERM && !TERMS_AHEAD
         LOAD_TERMS(pass)
@@ -59,21 +64,20 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE
             const int y = POSITION_Y(p);
             const int x = POSITION_X(p);
             __global SUM_TYPE(output) *to =
-                SUM_AT(OUTPUT, output, count, p / POSITIONS, GROUP * GROUP_OUTPUT_UNITS, y, x);
+                SUM_AT(OUTPUT, output, count, p / POSITIONS, GROUP * OUTPUT_UNITS, y, x);
 #pragma unroll
             for (int i = 0; i < STAGED_ROWS; i++) {
-                const int unit = FIRST_UNIT + STAGED_UNIT(pass, i);
-                if (p < count * POSITIONS && IS_RESULT(y, x) && unit < GROUP_OUTPUT_UNITS) {
-                    real_t value =
-                        BIASED(staged[STAGED_AT(i, j)], biases[i], GROUP * GROUP_OUTPUT_UNITS + unit);
+                const int unit = OUTPUT_UNIT(pass, i);
+                if (p < count * POSITIONS && IS_RESULT(y, x) && unit < OUTPUT_UNITS) {
+                    number_t value = BIASED(STAGED_NUMBER(i, j), biases[i], GROUP * OUTPUT_UNITS + unit);
 #if HAS_CELL_TERM
-                    value = JOINED(value, terms[pass][j][i], GROUP * GROUP_OUTPUT_UNITS + unit);
+                    value = JOINED(value, terms[pass][j][i], GROUP * OUTPUT_UNITS + unit);
 #endif
-                    WRITE_VALUE(to, unit * SUM_PLANE(OUTPUT),
-                                FINISHED(value, GROUP * GROUP_OUTPUT_UNITS + unit));
+                    WRITE_VALUE(to, unit * SUM_PLANE(OUTPUT), FINISHED(value, GROUP * OUTPUT_UNITS + unit));
                 }
             }
         }
     }
 #undef EXISTING
+#undef OUTPUT_UNIT
 }

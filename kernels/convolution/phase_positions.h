@@ -14,6 +14,12 @@
 #define IN_PLANE(y, x) true
 #endif
 
+#ifndef STAGED_NUMBER
+#define STAGED_NUMBER(i, j) staged[STAGED_AT(i, j)]
+#endif
+/* The units of a group, as the result's blob has them. */
+#define INPUT_UNITS (GROUP_INPUT_UNITS / CELL_UNITS)
+
 /* Does something for each result of a pass: of row i of this work-item's column j, where the result lies at `at`. */
 #define EACH_RESULT(pass, WHAT)                                                                    \
     _Pragma("unroll") for (int j = 0; j < STAGED_COLUMNS; j++)                                     \
@@ -22,15 +28,15 @@
         const int y = POSITION_Y(p);                                                               \
         const int x = POSITION_X(p);                                                               \
         __global SUM_TYPE(input_delta) *to =                                                       \
-            SUM_AT(INPUT_DELTA, input_delta, count, p / POSITIONS, GROUP * GROUP_INPUT_UNITS,      \
+            SUM_AT(INPUT_DELTA, input_delta, count, p / POSITIONS, GROUP * INPUT_UNITS,            \
                    y * STRIDE_Y + PHASE_Y, x * STRIDE_X + PHASE_X);                                \
         _Pragma("unroll") for (int i = 0; i < STAGED_ROWS; i++)                                    \
         {                                                                                          \
-            const int row = FIRST_UNIT + STAGED_UNIT(pass, i);                                     \
+            const int row = FIRST_UNIT / CELL_UNITS + STAGED_UNIT(pass, i);                        \
             const int unit = row / (BESIDE_Y * BESIDE_X);                                          \
             const int cell_y = row / BESIDE_X % BESIDE_Y;                                          \
             const int cell_x = row % BESIDE_X;                                                     \
-            if (p < count * POSITIONS && IS_RESULT(y, x) && unit < GROUP_INPUT_UNITS               \
+            if (p < count * POSITIONS && IS_RESULT(y, x) && unit < INPUT_UNITS                     \
                 && IN_PLANE(y * STRIDE_Y + PHASE_Y + cell_y, x * STRIDE_X + PHASE_X + cell_x)) {   \
                 __global SUM_TYPE(input_delta) *at =                                               \
                     to + unit * SUM_PLANE(INPUT_DELTA) + cell_y * SUM_PITCH(INPUT_DELTA) + cell_x; \
@@ -47,10 +53,10 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t,
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
         /* NOTE: no load may pass a store to the same blob, so all loads of a pass are made before its stores. */
 #if ACCUMULATE
-        real_t olds[STAGED_COLUMNS][STAGED_ROWS];
+        number_t olds[STAGED_COLUMNS][STAGED_ROWS];
         EACH_RESULT(pass, olds[j][i] = OLD(at));
 #endif
         stage(sums, pass, staged);
-        EACH_RESULT(pass, SET_VALUE(PLUS_OLD(staged[STAGED_AT(i, j)], olds[j][i]), at));
+        EACH_RESULT(pass, SET_VALUE(PLUS_OLD(STAGED_NUMBER(i, j), olds[j][i]), at));
     }
 }

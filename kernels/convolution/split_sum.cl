@@ -33,19 +33,19 @@ __kernel void convolution_split_sum(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARR
     if (n >= count) {
         return;
     }
-    const real_t bias = UNIT_BIAS(unit);
-    __global const real_t *plane =
-        ARRAY(partials) + ((size_t)n * RESULT_UNIT_COUNT + unit) * RESULT_UNIT_ELEMENTS;
+    const number_t bias = UNIT_BIAS(unit);
+    __global const number_t *plane = (__global const number_t *)ARRAY(partials)
+                                     + ((size_t)n * RESULT_UNIT_COUNT + unit) * RESULT_UNIT_ELEMENTS;
     const int first = (int)get_group_id(0) * LOCAL_WIDTH * CELLS + (int)get_local_id(0);
     if (first < RESULT_UNIT_ELEMENTS) {
-        real_t sums[CELLS];
+        number_t sums[CELLS];
 #pragma unroll
         for (int split = 0; split < SPLITS; split++) {
-            __global const real_t *from = plane + (size_t)split * count * BLOB_ELEMENTS(RESULT);
+            __global const number_t *from = plane + (size_t)split * count * BLOB_ELEMENTS(RESULT);
 #pragma unroll
             for (int i = 0; i < CELLS; i++) {
                 /* Cells past the last one repeat it; their sums are not stored. */
-                const real_t part = from[min(first + i * LOCAL_WIDTH, RESULT_UNIT_ELEMENTS - 1)];
+                const number_t part = from[min(first + i * LOCAL_WIDTH, RESULT_UNIT_ELEMENTS - 1)];
                 sums[i] = split == 0 ? part : sums[i] + part;
             }
         }
@@ -55,7 +55,7 @@ __kernel void convolution_split_sum(WRITE_BLOB(result), EPILOGUE_BLOBS, READ_ARR
             if (cell < RESULT_UNIT_ELEMENTS) {
                 const int y = QUOTIENT(cell, RESULT, UNIT_WIDTH);
                 const int x = REMAINDER(cell, RESULT, UNIT_WIDTH);
-                const real_t value = CELL_EPILOGUE(BIASED(sums[i], bias, unit), n, unit, y, x);
+                const number_t value = CELL_EPILOGUE(BIASED(sums[i], bias, unit), n, unit, y, x);
                 PUT(FINISHED(value, unit), result + BLOB_INDEX(RESULT, n, unit, y, x));
             }
         }

@@ -80,7 +80,7 @@ def test_error(device: Device, small_tiles: None, precision: str) -> None:
     "case", [(Conv2D(8, 2, 2, padding=1), Shape(8, 14, 14)), (Conv2D(8, 1, padding=1), Shape(8, 5, 5))]
 )
 def test_all_that_is_read_is_there(case: tuple[Conv2D, Shape]) -> None:
-    """The last tile's run ends within the cells, whatever the first shift."""
+    """Positions that are read are there, and what is read between samples and rows is zeros."""
     for direction in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS):
         for item in cells.Cells.candidates(plain(*case, 3, direction)):
             assert isinstance(item, cells.Cells)
