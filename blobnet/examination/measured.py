@@ -130,6 +130,11 @@ def _random_parameter(spec: ParameterSpec, generator: np.random.Generator) -> Fl
 Key: TypeAlias = tuple[str, int]
 
 
+def _type_of(shape: Shape, storage: StorageType) -> StorageType:
+    """Return the type of a blob in memory: planes of whole cells have cells, if the problem's storage has."""
+    return storage if storage.cell == 1 or (shape.rank and shape.units % storage.cell == 0) else BFLOAT16
+
+
 class BlobPlaces:
     """Where the blobs of a problem lie in one arrangement.
 
@@ -166,15 +171,20 @@ class BlobPlaces:
         for key, (owner, first) in places.items():
             units = planes[owner if self._is_shared(key) else key].units
             layout = layouts[owner].slice_units(first, units)
-            blobs[key] = Blob(f"{owner[0]} {owner[1]}", layout, type=self._problem.storage)
+            kind = _type_of(self._shape(owner), self._problem.storage)
+            blobs[key] = Blob(f"{owner[0]} {owner[1]}", layout, type=kind)
         return blobs
 
+    def _shape(self, key: Key) -> Shape:
+        return self._problem.output_shape if key[0].startswith("output") else self._problem.shapes[key[1]]
+
     def _planes(self) -> dict[Key, Shape]:
-        """The planes of each blob."""
-        output = self._problem.output_shape
-        planes = {("output", 0): output, ("output delta", 0): output}
-        for position, shape in enumerate(self._problem.shapes):
-            planes["input", position] = planes["input delta", position] = shape
+        """The planes of each blob in memory, of cells if it has cells."""
+        inputs = [(name, place) for place in range(len(self._problem.shapes)) for name in ("input", "input delta")]
+        planes = {}
+        for key in [("output", 0), ("output delta", 0), *inputs]:
+            shape = self._shape(key)
+            planes[key] = shape.with_units(shape.units // _type_of(shape, self._problem.storage).cell)
         return planes
 
     def _is_shared(self, key: Key) -> bool:
@@ -183,12 +193,13 @@ class BlobPlaces:
 
     def _joined(self) -> dict[Key, tuple[Key, int]]:
         """Return for blobs that share a storage the blob that owns it, and the first unit there."""
-        shapes, output = self._problem.shapes, self._problem.output_shape
-        if not self._arrangement.beside or output.axes != shapes[0].axes:
+        shapes, output, planes = self._problem.shapes, self._problem.output_shape, self._planes()
+        kinds = {_type_of(shape, self._problem.storage) for shape in (*shapes[:1], output)}
+        if not self._arrangement.beside or output.axes != shapes[0].axes or len(kinds) > 1:
             return {}
         return {
-            ("output", 0): (("input", 0), shapes[0].units + 1),
-            ("input delta", 0): (("output delta", 0), output.units + 1),
+            ("output", 0): (("input", 0), planes["input", 0].units + 1),
+            ("input delta", 0): (("output delta", 0), planes["output", 0].units + 1),
         }
 
     def _widened(self, halo: Halo) -> Halo:

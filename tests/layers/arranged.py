@@ -190,6 +190,9 @@ class BlobPlaces(measured.BlobPlaces):
         planes, per = super()._planes(), self.arrangement.per
         return planes if per is None else {**planes, ("residual", 0): repeated_shape(planes["output", 0], per)}
 
+    def _shape(self, key: Key) -> Shape:
+        return self._problem.output_shape if key[0] == "residual" else super()._shape(key)
+
     def _is_shared(self, key: Key) -> bool:
         placements = placed(self._problem, self.arrangement.training)
         forward, backward = placements.output is Placement.SHARED, placements.delta is Placement.SHARED
@@ -200,7 +203,8 @@ class BlobPlaces(measured.BlobPlaces):
         output, places = self._problem.output_shape, super()._joined()
         if not arrangement.by_placement:
             return places
-        starts = [sum(shape.units for shape in shapes[:position]) for position in range(len(shapes))]
+        planes = self._planes()
+        starts = [sum(planes["input", before].units for before in range(place)) for place in range(len(shapes))]
         placements = placed(self._problem, arrangement.training)
         if placements.output in (Placement.IN_PLACE, Placement.SHARED):
             places["output", 0] = (("input", arrangement.in_place_of or 0), 0)
@@ -280,7 +284,7 @@ class Bench(measured.Bench):
     def load(self) -> None:
         super().load()
         if self.residual:
-            self._data(self.residual)[...] = self.epilogue.repeated(self.full.per)
+            self.residual.write(self.mirror[self.residual.storage], self.epilogue.repeated(self.full.per))
             self._upload([self.residual.storage])
         if self.full.reads_numbers:
             self.mirror["norm"][: self.epilogue.statistics.size] = self.epilogue.statistics.reshape(-1)
@@ -289,7 +293,7 @@ class Bench(measured.Bench):
     def set_input(self, position: int, values: FloatArray) -> None:
         """Replaces the data of one input."""
         blob = self.inputs[position]
-        self._data(blob)[...] = values.reshape(self._data(blob).shape)
+        blob.write(self.mirror[blob.storage], values)
         self._upload([blob.storage])
 
     def set_parameter(self, name: str, values: FloatArray) -> None:

@@ -20,7 +20,7 @@ from blobnet.implementations.cells import TILES, WEIGHT_TILES, CellTile
 from blobnet.launch.kernel_call import Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv1D, Conv2D
-from blobnet.memory.blob import Shape
+from blobnet.memory.blob import BFLOAT16_CELLS, BlobLayout, Shape
 from tests.kinds import tuning_for
 from tests.layers.test_convolution_tensor import MORE_CASES, check_rounding, exact, need_tensor_cores
 from tests.layers.test_convolution_variants import in_splits
@@ -52,6 +52,40 @@ def test_exact_products(device: Device, small_tiles: None, case: str, precision:
         assert not any("tensor" in call.kernel for call in run.calls[phase])
 
 
+#: Of units in whole cells.
+WHOLE: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
+    "same": (Conv2D(24, 3, padding="same", bias=False), Shape(40, 5, 6)),
+    "valid": (Conv2D(72, (2, 3), bias=False), Shape(16, 5, 6)),
+    "one tap": (Conv2D(40, 1, bias=False), Shape(24, 5, 4)),
+    "groups and dilation": (
+        Conv2D(48, (3, 2), dilation=(1, 2), groups=3, padding=((1, 1), (0, 1)), bias=False),
+        Shape(24, 4, 5),
+    ),
+    "stride": (Conv2D(16, 3, stride=2, padding=1, bias=False), Shape(8, 7, 6)),
+    "stride of one tap": (Conv2D(16, 1, stride=2, bias=False), Shape(8, 7, 6)),
+    "few input units": (Conv2D(16, 3, padding=1, bias=False), Shape(3, 6, 5)),
+    "row": (Conv1D(16, 3, padding=1, bias=False), Shape(16, 9)),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_blobs_of_cells(device: Device, small_tiles: None, case: str) -> None:
+    """Blobs have cells: they are read and written as they lie, in every arrangement."""
+    report = exact(device, *WHOLE[case], tuning=replace(tuning(), storage=BFLOAT16_CELLS), fused=("relu",))
+    packed = [
+        call.label
+        for run in report.runs.values()
+        for calls in run.calls.values()
+        for call in calls
+        if call.kernel == "convolution/pack_cells"
+    ]
+    if case in ("same", "valid", "one tap", "groups and dilation", "row"):
+        # Those of a gradient have one pitch where all are alike.
+        assert all("weight" in label for label in packed), packed
+    else:
+        assert packed
+
+
 @pytest.mark.parametrize("case", ["odd", "phases without taps", "stride over the filter"])
 def test_splits(device: Device, small_tiles: None, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_splits(monkeypatch, 3)
@@ -76,20 +110,64 @@ def test_error(device: Device, small_tiles: None, precision: str) -> None:
     check_rounding(device, tuning(precision), ROUNDING[precision], absolute=2.0)
 
 
+@pytest.mark.parametrize("lies", [False, True], ids=["packed", "lies"])
 @pytest.mark.parametrize(
-    "case", [(Conv2D(8, 2, 2, padding=1), Shape(8, 14, 14)), (Conv2D(8, 1, padding=1), Shape(8, 5, 5))]
+    "case",
+    [
+        (Conv2D(8, 2, 2, padding=1), Shape(8, 6, 6)),
+        (Conv2D(8, 1, padding=1), Shape(8, 5, 5)),
+        (Conv2D(8, (3, 2), padding=((0, 2), (1, 0)), dilation=(1, 2)), Shape(8, 4, 5)),
+        (Conv2D(8, (2, 3), padding=((1, 0), (0, 2))), Shape(8, 3, 6)),
+    ],
 )
-def test_all_that_is_read_is_there(case: tuple[Conv2D, Shape]) -> None:
-    """Positions that are read are there, and what is read between samples and rows is zeros."""
+def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) -> None:
+    """Whatever the padding: of positions of all samples, at all results, each tap's cell is the one of the formula."""
+    layer, shape = case
     for direction in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS):
-        for item in cells.Cells.candidates(plain(*case, 3, direction)):
-            assert isinstance(item, cells.Cells)
-            positions = 3 * item.sample_positions
-            tile = item.tile.depth if item.of_weights else item.tile.columns
-            for _, span, first in item.tables:
-                last = -(-positions // tile) * tile + item.lead + first + span
-                assert item.lead + first >= 0
-                assert last <= item.lead + positions + item.tail
+        operation = plain(layer, shape, 3, direction)
+        if lies:
+            is_delta, of = direction == BACKWARD_DATA, operation.source.layout.shape
+            layout = BlobLayout.padded(of, layer.delta_halo([shape]) if is_delta else layer.input_halo([shape]))
+            read = replace(operation.source, layout=layout, type=BFLOAT16_CELLS)
+            made = {"output" if is_delta else "input": read}
+            operation = replace(operation, **made)
+        item = next(cells.Cells.candidates(operation))
+        assert isinstance(item, cells.Cells)
+        counted, source = item.counted, operation.source
+        (lists, *_) = counted.lists
+        assert lists.is_packed == (not lies or (operation.strides != (1, 1) and direction != BACKWARD_DATA))
+        # What the cells of a sample are: numbers of the source's, or -1.
+        found = np.full((item.runs, counted.sample), -1)
+        height, width = source.shape.height, source.shape.width
+        strides = operation.strides if direction != BACKWARD_DATA else (1, 1)
+        for y, x in product(range(height), range(width)):
+            row, place = y % strides[0] - item.rows.phases[0], x % strides[1] - item.places.phases[0]
+            if row in range(len(item.rows.phases)) and place in range(len(item.places.phases)):
+                run = row * len(item.places.phases) + place
+                at = lists.base + y // strides[0] * counted.row + x // strides[1]
+                assert found[run, at] == -1
+                found[run, at] = y * width + x
+        if not lists.is_packed:
+            layout = source.layout
+            assert counted.sample <= layout.plane_extent
+            assert lists.base == layout.height.before * layout.width.memory + layout.width.before
+        for phase, (taps, _, first) in zip(item.phases(operation), counted.tables, strict=True):
+            axes = phase.vertical, phase.horizontal
+            for (run, shift, tap), n in product(taps, range(3)):
+                numbers = divmod(tap, phase.horizontal.filter_taps)
+                steps = [(number - axis.first) // axis.step for number, axis in zip(numbers, axes, strict=True)]
+                for at in product(range(phase.vertical.size), range(phase.horizontal.size)):
+                    position = n * counted.sample + at[0] * counted.row + at[1]
+                    sample, cell = divmod(position + lists.base + first + shift, counted.sample)
+                    y, x = (
+                        axis.stride * place + axis.shift + step * axis.shift_step
+                        for axis, place, step in zip(axes, at, steps, strict=True)
+                    )
+                    if 0 <= y < height and 0 <= x < width:
+                        assert (sample, found[run, cell]) == (n, y * width + x)
+                    else:
+                        # After the last sample the last one is read again.
+                        assert found[run, cell] == -1
 
 
 def test_what_has_no_room_is_no_candidate() -> None:

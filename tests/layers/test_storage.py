@@ -17,7 +17,7 @@ from blobnet.device.device import Device
 from blobnet.errors import KernelError, PlanError
 from blobnet.examination.reference import activation, pooling
 from blobnet.execution.executor import Executor
-from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall
+from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import (
     Activation,
@@ -33,7 +33,7 @@ from blobnet.layers import (
 )
 from blobnet.layers.base import Layer
 from blobnet.losses import CrossEntropy
-from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
+from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
 from blobnet.model import Model
 from blobnet.network.graph import from_nodes
 from blobnet.network.parameters import parameter_table
@@ -119,7 +119,21 @@ def blob_of(name: str, shape: Shape, kind: StorageType) -> Blob:
 def test_narrow_blobs(device: Device, name: str, kind: str, storage: StorageType) -> None:
     """The layer contract holds, and results are those of the reference on the same numbers, rounded."""
     layer, shapes, reference = LAYERS[name]
-    output = layer.output_shape(shapes)
+    _check_narrow(device, layer, shapes, reference, tuning_for(kind, storage=storage))
+
+
+@pytest.mark.parametrize("name", ["tanh", "add", "concat", "mean of all"])
+def test_blobs_of_cells(device: Device, name: str) -> None:
+    """The same of layers that take blobs whose elements are units side by side."""
+    layer, shapes, reference = LAYERS[name]
+    wider = [shape.with_units(BFLOAT16_CELLS.cell * shape.units) for shape in shapes]
+    _check_narrow(device, layer, wider, reference, tuning_for("gpu", storage=BFLOAT16_CELLS))
+
+
+def _check_narrow(
+    device: Device, layer: Layer, shapes: Sequence[Shape], reference: Callable[..., Any], tuning: Tuning
+) -> None:
+    output, storage = layer.output_shape(shapes), tuning.storage
 
     def forward(inputs: Sequence[Float64Array], _: object) -> Float64Array:
         return reference(np.zeros((len(inputs[0]), *output.dimensions)), *inputs)[0]
@@ -134,17 +148,17 @@ def test_narrow_blobs(device: Device, name: str, kind: str, storage: StorageType
         relative=storage.epsilon,
         absolute=2 * storage.epsilon,
         fused=(),
-        tuning=tuning_for(kind, storage=storage),
+        tuning=tuning,
     )
 
 
-@each_narrow
+@pytest.mark.parametrize("storage", [FLOAT16, BFLOAT16, BFLOAT16_CELLS], ids=lambda kind: f"{kind.name} {kind.cell}")
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_norms_of_narrow_blobs(device: Device, kind: str, storage: StorageType) -> None:
-    tuning = tuning_for(kind, storage=storage)
+    tuning, shape = tuning_for(kind, storage=storage), Shape(3 * storage.cell, 5, 7)
     arrangements = ["tight", "own pitches", "own zeros"]
-    test_normalization.contract(device, BatchNorm(), Shape(3, 5, 7), tuning, arrangements=arrangements, fused=["relu"])
-    test_normalization.contract(device, BatchNorm(), Shape(3, 5, 7), tuning, arrangements=["tight"], training=False)
+    test_normalization.contract(device, BatchNorm(), shape, tuning, arrangements=arrangements, fused=["relu"])
+    test_normalization.contract(device, BatchNorm(), shape, tuning, arrangements=["tight"], training=False)
 
 
 #: The greatest of numbers that are not in memory, of which what is kept is rounded.
