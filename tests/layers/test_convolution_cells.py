@@ -172,7 +172,7 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
 
 def test_what_has_no_room_is_no_candidate() -> None:
     """Runs of planes that are so wide fit no local memory, and cells of many samples no buffer."""
-    for layer, shape, count in ((Conv2D(8, 9), Shape(8, 40, 4000), 1), (Conv2D(8, 3), Shape(64, 300, 300), 500)):
+    for layer, shape, count in ((Conv2D(8, 9), Shape(8, 40, 4000), 1), (Conv2D(8, 3), Shape(64, 300, 300), 1000)):
         for direction in (FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS):
             operation = plain(layer, shape, count, direction)
             assert [*cells.Cells.tiles(operation)]
