@@ -15,9 +15,10 @@
  *
  * Blobs of cells (blobnet.memory.blob) have CELL_UNITS units of a position where others have one number: a cell is an
  * element of such a blob, and what is read of it a vector. Kernels that take them have number_t for what is read and
- * written, whatever it is, and
+ * written, whatever it is, number_index_t for as many integers, and
  *
  *     UNIT_NUMBERS(array, unit)       the numbers that an array has for the units of blob unit `unit`
+ *     SET_UNIT_NUMBERS(number, array, unit) puts them there
  *     NUMBER_OF(numbers)              the number that an array of one for each unit makes
  *     PUT_NUMBER(number, numbers)     puts them there
  *     EACH_UNIT(number, WHAT)         does something with each of them, unit_number of unit `unit` of the cell
@@ -28,9 +29,11 @@
 #if CELL_UNITS == 1
 typedef real_t number_t;
 typedef float2 number_pair_t;
+typedef int number_index_t;
 #define NUMBER_OF(numbers) (numbers)[0]
 #define PUT_NUMBER(number, numbers) (*(numbers) = (number))
 #define UNIT_NUMBERS(array, unit) VALUE_OF((array) + (unit))
+#define SET_UNIT_NUMBERS(number, array, unit) ((array)[unit] = (number))
 #define EACH_UNIT(number, WHAT)            \
     {                                      \
         const int unit = 0;                \
@@ -40,9 +43,11 @@ typedef float2 number_pair_t;
 #else
 typedef float8 number_t;
 typedef float16 number_pair_t;
+typedef int8 number_index_t;
 #define NUMBER_OF(numbers) vload8(0, numbers)
 #define PUT_NUMBER(number, numbers) vstore8(number, 0, numbers)
 #define UNIT_NUMBERS(array, unit) EIGHT_VALUES((array) + (unit) * CELL_UNITS)
+#define SET_UNIT_NUMBERS(number, array, unit) vstore8(number, unit, array)
 #define EACH_UNIT(number, WHAT)                                \
     {                                                          \
         real_t numbers_of_units[CELL_UNITS];                   \
@@ -106,6 +111,8 @@ INLINE void OVERLOADED set_value(const number_t value, __global bfloat_cell_t *p
     *pointer = convert_ushort8(BFLOAT_BITS(float8, uint8, value));
 }
 STORAGE_ACCESS(__global, number_t)
+STORAGE_ACCESS(__private, number_t)
+STORAGE_ACCESS(__global, number_index_t)
 #endif
 #define EIGHT_VALUES(pointer) load_eight(pointer)
 #define VALUE_OF(pointer) load_value(pointer)

@@ -7,7 +7,7 @@
 
 #if LANES == 1
 typedef number_t vector_t;
-typedef int index_vector_t;
+typedef number_index_t index_vector_t;
 #define VECTOR_LOAD(pointer) VALUE_OF(pointer)
 #define VECTOR_LOAD_ALIGNED(pointer) VALUE_OF(pointer)
 #define VECTOR_STORE(value, pointer) SET_VALUE(value, pointer)

@@ -297,7 +297,7 @@ class Operation:
 
     def bias_gradient(self) -> list[KernelCall]:
         """The gradient of the bias, if backward weights wants one (``bias_mode``)."""
-        label, delta, kernel = f"{self.name} backward bias", self.output.shape, "gradient/unit_bias"
+        label, delta, kernel = f"{self.name} backward bias", self.output.layout.shape, "gradient/unit_bias"
         if self.bias_mode == 2:
             size, local = elementwise_work(delta, self.tuning)
             gradient, size = self.parameter("BIAS_GRADIENT"), replace(size, per_sample=False)

@@ -71,7 +71,7 @@ class _Convolution(Filtering, _Product):
             return TakesCells()
         cell = site.tuning.cells.cell if site.tuning.cells else 1
         inputs, output = (blob.shape.units // self.groups % cell == 0 for blob in (site.inputs[0], site.output))
-        return TakesCells(inputs, output and not (self.bias and site.trains("bias")))
+        return TakesCells(inputs, output)
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))

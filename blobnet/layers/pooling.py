@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.launch.elementwise import EpilogueOp, fits, with_epilogue
-from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, elementwise_work, planes_at_once
+from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, elementwise_work, planes_at_once
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, LayerContext, TakesCells
+from blobnet.layers.base import ALIKE, Layer, LayerContext, TakesCells
 from blobnet.layers.windows import Pooling
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import Padding, Pair, WindowAxis
@@ -25,6 +25,9 @@ class _Pool(Pooling):
     pool_size: int | Pair
     stride: int | Pair | None = None
     padding: Padding = 0
+
+    def takes_cells(self, site: LayerContext) -> TakesCells:
+        return ALIKE
 
     def fuses(self, steps: tuple[EpilogueOp, ...]) -> bool:
         return fits(steps, blobs=0)
@@ -52,10 +55,10 @@ class _Pool(Pooling):
         return begin, max(begin, (planes.width + before - axis.kernel) // axis.stride + 1)
 
     def _forward_call(self, site: LayerContext, kernel: str, **arrays: Array) -> KernelCall:
-        planes = site.inputs[0].shape
+        planes = site.inputs[0].layout.shape
         tunables = site.tuning.of(kernel)
         begin, end = self._full_columns(planes)
-        size, local = elementwise_work(site.output.shape, site.tuning)
+        size, local = elementwise_work(site.output.layout.shape, site.tuning)
         call = KernelCall(
             kernel,
             f"{site.name} forward",
@@ -64,7 +67,7 @@ class _Pool(Pooling):
             arrays=arrays,
             macros={
                 **self._window_macros(planes),
-                "LANES": _lanes_within(end - begin, tunables["MAXIMUM_LANES"]),
+                "LANES": _lanes_within(end - begin, tunables["MAXIMUM_LANES"], site.inputs[0]),
                 "FULL_BEGIN": begin,
                 "FULL_END": end,
             },
@@ -78,7 +81,7 @@ class _Pool(Pooling):
         delta = site.input_deltas[0]
         if delta is None:
             return []
-        planes, output = delta.shape, site.delta.shape
+        planes, output = delta.layout.shape, site.delta.layout.shape
         tunables = site.tuning.of(kernel)
         _, axis = self._axes(planes)
         before, stride = axis.padding[0], axis.stride
@@ -86,7 +89,7 @@ class _Pool(Pooling):
         first_column, end_column = self._full_columns(planes) if clamp_windows else (0, output.width)
         begin = min(end_group, max(first_column + -(-axis.kernel // stride) - 1, -(-before // stride)))
         end = max(begin, min(end_column, (planes.width + before) // stride))
-        lanes = _lanes_within(end - begin, tunables["MAXIMUM_LANES"])
+        lanes = _lanes_within(end - begin, tunables["MAXIMUM_LANES"], delta)
         if site.accumulate[0]:
             end -= (end - begin) % lanes
         size, local = elementwise_work(Shape(planes.units, planes.height, end_group - first_group), site.tuning)
@@ -111,10 +114,10 @@ class _Pool(Pooling):
         ]
 
 
-def _lanes_within(run: int, maximum: int) -> int:
-    """The longest vector within ``run`` positions: a power of two, at most ``maximum``; 1 if there are none."""
+def _lanes_within(run: int, maximum: int, blob: Blob) -> int:
+    """The longest vector of numbers within ``run`` positions: a power of two up to ``maximum``; at least 1."""
     lanes = 1
-    while 2 * lanes <= min(run, maximum):
+    while blob.type.cell == 1 and 2 * lanes <= min(run, maximum):
         lanes *= 2
     return lanes
 

@@ -20,6 +20,7 @@
  *   units   units
  */
 #include "blob.h"
+#define GROUP_SUM_TYPE number_t
 #include "group_sum.h"
 
 #define SUMS 16
@@ -27,13 +28,13 @@
 __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, partials), const int count,
                                  const int splits)
 {
-    __local accumulator_t group[LOCAL_WIDTH];
+    __local number_t group[LOCAL_WIDTH];
     const int z = get_global_id(2);
     const int split = get_global_id(1);
     const int first = (int)((long)count * split / SPLITS);
     const int last = (int)((long)count * (split + 1) / SPLITS);
     /* NOTE: partial sums in an array let a compiler vectorize what it may not reorder by itself. */
-    accumulator_t sums[SUMS];
+    number_t sums[SUMS];
     for (int i = 0; i < SUMS; i++) {
         sums[i] = 0;
     }
@@ -68,12 +69,12 @@ __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, pa
         }
     }
 #endif
-    accumulator_t sum = 0;
+    number_t sum = 0;
     for (int i = 0; i < SUMS; i++) {
         sum += sums[i];
     }
     sum = GROUP_SUM(sum, group);
     if (get_local_id(0) == 0) {
-        ARRAY(partials)[split * OUTPUT_DELTA_UNIT_COUNT + z] = sum;
+        SET_UNIT_NUMBERS(sum, ARRAY(partials), split * OUTPUT_DELTA_UNIT_COUNT + z);
     }
 }

@@ -37,15 +37,15 @@
 #define DIVISOR(area) (real_t)(COUNT_INCLUDE_PAD ? WINDOW_HEIGHT * WINDOW_WIDTH : (area))
 
 /* What a window with data in ``area`` taps passes to each of them. */
-INLINE real_t window_share(__global const output_delta_t *delta, __global const int *winner, const int tap,
-                           const int area)
+INLINE number_t window_share(__global const output_delta_t *delta, __global const number_index_t *winner,
+                             const int tap, const int area)
 {
     return VALUE_OF(delta) / DIVISOR(area);
 }
 
 /* The same for LANES windows side by side. */
-INLINE vector_t vector_share(__global const output_delta_t *delta, __global const int *winner, const int tap,
-                             const int area)
+INLINE vector_t vector_share(__global const output_delta_t *delta, __global const number_index_t *winner,
+                             const int tap, const int area)
 {
     return VECTOR_LOAD(delta) / DIVISOR(area);
 }

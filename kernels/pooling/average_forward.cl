@@ -35,16 +35,16 @@
 #define DIVISOR(rows, columns) (COUNT_INCLUDE_PAD ? WINDOW_HEIGHT * WINDOW_WIDTH : (rows) * (columns))
 
 /* The mean of a window at ``from``; its taps (first_v, first_u) to before (end_v, end_u) are data. */
-INLINE real_t pool_window(__global const input_t *from, const int first_v, const int end_v, const int first_u,
-                          const int end_u, int *winner)
+INLINE number_t pool_window(__global const input_t *from, const int first_v, const int end_v,
+                            const int first_u, const int end_u, number_index_t *winner)
 {
-    accumulator_t sum = 0;
+    number_t sum = 0;
     for (int v = first_v; v < end_v; ++v) {
         for (int u = first_u; u < end_u; ++u) {
             sum += READ_VALUE(from, v * INPUT_UNIT_MEMORY_WIDTH + u);
         }
     }
-    return sum / DIVISOR(end_v - first_v, end_u - first_u);
+    return sum / (real_t)DIVISOR(end_v - first_v, end_u - first_u);
 }
 
 /* The same for LANES windows side by side, the first at ``from``, with data in all columns. */

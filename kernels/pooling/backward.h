@@ -28,10 +28,10 @@
 #define END_ROW(y) min(((y) + PAD_TOP) / STRIDE_Y + 1, OUTPUT_DELTA_UNIT_HEIGHT)
 
 /* The sum for cell u of a group in row y. */
-INLINE real_t cell_sum(__global const output_delta_t *delta, __global const int *winners, const int y,
-                       const int group, const int u)
+INLINE number_t cell_sum(__global const output_delta_t *delta, __global const number_index_t *winners,
+                         const int y, const int group, const int u)
 {
-    accumulator_t sum = 0;
+    number_t sum = 0;
     for (int row = FIRST_ROW(y); row < END_ROW(y); ++row) {
         const int top = row * STRIDE_Y - PAD_TOP;
         const int rows = DATA_TAPS(top, WINDOW_HEIGHT, INPUT_DELTA_UNIT_HEIGHT);
@@ -48,8 +48,8 @@ INLINE real_t cell_sum(__global const output_delta_t *delta, __global const int 
 }
 
 /* The same for the cells u of LANES groups side by side. */
-INLINE vector_t vector_sums(__global const output_delta_t *delta, __global const int *winners, const int y,
-                            const int group, const int u)
+INLINE vector_t vector_sums(__global const output_delta_t *delta, __global const number_index_t *winners,
+                            const int y, const int group, const int u)
 {
     vector_t sum = 0;
     for (int row = FIRST_ROW(y); row < END_ROW(y); ++row) {
@@ -67,7 +67,7 @@ INLINE vector_t vector_sums(__global const output_delta_t *delta, __global const
 
 /* One plane; ``winners`` are packed densely. */
 INLINE void pool_back_plane(__global const output_delta_t *restrict delta,
-                            __global const int *restrict winners,
+                            __global const number_index_t *restrict winners,
                             __global input_delta_t *restrict input_delta)
 {
     for (int y = get_global_id(1); y < INPUT_DELTA_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
@@ -89,7 +89,7 @@ INLINE void pool_back_plane(__global const output_delta_t *restrict delta,
             PUT_VECTOR(second, to + x + LANES);
 #else
             for (int u = 0; u < STRIDE_X; ++u) {
-                real_t lanes[LANES];
+                number_t lanes[LANES];
                 VECTOR_STORE(vector_sums(delta, winners, y, group, u), lanes);
                 for (int lane = 0; lane < LANES; ++lane) {
                     PUT(lanes[lane], to + x + u + lane * STRIDE_X);

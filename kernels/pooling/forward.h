@@ -13,7 +13,7 @@
 
 /* Pools a plane, of a unit; to get every window's winner, give ``winners``: they are packed densely. */
 INLINE void pool_plane(__global const input_t *restrict input, __global output_t *restrict output,
-                       __global int *restrict winners, const int unit MORE_ARRAYS)
+                       __global number_index_t *restrict winners, const int unit MORE_ARRAYS)
 {
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         const int top = y * STRIDE_Y - PAD_TOP;
@@ -25,8 +25,8 @@ INLINE void pool_plane(__global const input_t *restrict input, __global output_t
             const int x = i < FULL_BEGIN ? i : i + FULL_END - FULL_BEGIN;
             const int left = x * STRIDE_X - PAD_LEFT;
             const int end_u = min(WINDOW_WIDTH, INPUT_UNIT_WIDTH - left);
-            int winner = 0;
-            const real_t value = pool_window(from + left, first_v, end_v, max(0, -left), end_u, &winner);
+            number_index_t winner = 0;
+            const number_t value = pool_window(from + left, first_v, end_v, max(0, -left), end_u, &winner);
             WRITE_VALUE(to, x, FINISHED(value, unit));
             if (winners) {
                 winners[y * OUTPUT_UNIT_WIDTH + x] = winner;

@@ -35,15 +35,15 @@
 #include "vector.h"
 
 /* What a window passes to one of its taps. */
-INLINE real_t window_share(__global const output_delta_t *delta, __global const int *winner, const int tap,
-                           const int area)
+INLINE number_t window_share(__global const output_delta_t *delta, __global const number_index_t *winner,
+                             const int tap, const int area)
 {
-    return *winner == tap ? VALUE_OF(delta) : 0;
+    return *winner == tap ? VALUE_OF(delta) : (number_t)0;
 }
 
 /* The same for LANES windows side by side. */
-INLINE vector_t vector_share(__global const output_delta_t *delta, __global const int *winner, const int tap,
-                             const int area)
+INLINE vector_t vector_share(__global const output_delta_t *delta, __global const number_index_t *winner,
+                             const int tap, const int area)
 {
     return VECTOR_KEEP(VECTOR_LOAD(delta), VECTOR_LOAD(winner) == tap);
 }
@@ -59,6 +59,7 @@ __kernel void pooling_max_backward(READ_BLOB(output_delta), WRITE_BLOB(input_del
         return;
     }
     pool_back_plane(output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0),
-                    ARRAY(winners) + (size_t)OUTPUT_DELTA_UNIT_ELEMENTS * get_global_id(2),
+                    (__global const number_index_t *)ARRAY(winners)
+                        + (size_t)OUTPUT_DELTA_UNIT_ELEMENTS * get_global_id(2),
                     input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0));
 }

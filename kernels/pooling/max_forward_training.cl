@@ -45,5 +45,6 @@ __kernel void pooling_max_forward_training(READ_BLOB(input), WRITE_BLOB(output),
         return;
     }
     pool_plane(input + BLOB_INDEX(INPUT, n, z, 0, 0), output + BLOB_INDEX(OUTPUT, n, z, 0, 0),
-               ARRAY(winners) + (size_t)OUTPUT_UNIT_ELEMENTS * get_global_id(2), z MORE_ARGUMENTS);
+               (__global number_index_t *)ARRAY(winners) + (size_t)OUTPUT_UNIT_ELEMENTS * get_global_id(2),
+               z MORE_ARGUMENTS);
 }

@@ -4,17 +4,17 @@
  */
 
 /* Of a window at ``from``; its taps (first_v, first_u) to before (end_v, end_u) are data. */
-INLINE real_t pool_window(__global const input_t *from, const int first_v, const int end_v, const int first_u,
-                          const int end_u, int *winner)
+INLINE number_t pool_window(__global const input_t *from, const int first_v, const int end_v,
+                            const int first_u, const int end_u, number_index_t *winner)
 {
-    real_t best = READ_VALUE(from, first_v * INPUT_UNIT_MEMORY_WIDTH + first_u);
+    number_t best = READ_VALUE(from, first_v * INPUT_UNIT_MEMORY_WIDTH + first_u);
     *winner = first_v * WINDOW_WIDTH + first_u;
     for (int v = first_v; v < end_v; ++v) {
         for (int u = first_u; u < end_u; ++u) {
-            const real_t value = READ_VALUE(from, v * INPUT_UNIT_MEMORY_WIDTH + u);
-            const int wins = (value > best) | (value != value);
+            const number_t value = READ_VALUE(from, v * INPUT_UNIT_MEMORY_WIDTH + u);
+            const number_index_t wins = (value > best) | (value != value);
             best = wins ? value : best;
-            *winner = wins ? v * WINDOW_WIDTH + u : *winner;
+            *winner = wins ? (number_index_t)(v * WINDOW_WIDTH + u) : *winner;
         }
     }
     return best;

@@ -54,14 +54,14 @@ def test_exact_products(device: Device, small_tiles: None, case: str, precision:
 
 #: Of units in whole cells.
 WHOLE: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
-    "same": (Conv2D(24, 3, padding="same", bias=False), Shape(40, 5, 6)),
+    "same": (Conv2D(24, 3, padding="same"), Shape(40, 5, 6)),
     "valid": (Conv2D(72, (2, 3), bias=False), Shape(16, 5, 6)),
     "one tap": (Conv2D(40, 1, bias=False), Shape(24, 5, 4)),
     "groups and dilation": (
         Conv2D(48, (3, 2), dilation=(1, 2), groups=3, padding=((1, 1), (0, 1)), bias=False),
         Shape(24, 4, 5),
     ),
-    "stride": (Conv2D(16, 3, stride=2, padding=1, bias=False), Shape(8, 7, 6)),
+    "stride": (Conv2D(16, 3, stride=2, padding=1), Shape(8, 7, 6)),
     "stride of one tap": (Conv2D(16, 1, stride=2, bias=False), Shape(8, 7, 6)),
     "few input units": (Conv2D(16, 3, padding=1, bias=False), Shape(3, 6, 5)),
     "row": (Conv1D(16, 3, padding=1, bias=False), Shape(16, 9)),

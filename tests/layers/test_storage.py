@@ -122,7 +122,7 @@ def test_narrow_blobs(device: Device, name: str, kind: str, storage: StorageType
     _check_narrow(device, layer, shapes, reference, tuning_for(kind, storage=storage))
 
 
-@pytest.mark.parametrize("name", ["tanh", "add", "concat", "mean of all"])
+@pytest.mark.parametrize("name", ["tanh", "add", "concat", "max", "mean", "mean of all"])
 def test_blobs_of_cells(device: Device, name: str) -> None:
     """The same of layers that take blobs whose elements are units side by side."""
     layer, shapes, reference = LAYERS[name]

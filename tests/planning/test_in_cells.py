@@ -1,0 +1,145 @@
+"""Plans whose blobs have cells for elements, against the same networks with numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blobnet import layers
+from blobnet.device.device import Device
+from blobnet.layers import Node
+from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import BFLOAT16_CELLS, StorageType
+from blobnet.model import Model
+from blobnet.planning import make_plan
+from blobnet.planning.plan import Plan
+from tests.kinds import as_gpu, only
+
+#: The samples of a batch, and their shape.
+COUNT, SIDE = 5, 9
+
+
+def without_norms(images: Node) -> Node:
+    """Biases, pools, a concat, groups and strides; 12 units are no whole cells, nor are 20."""
+    node = layers.Conv2D(16, 3, padding=1, activation="relu")(images)
+    node = layers.MaxPool2D(3, 2, 1)(node)
+    left = layers.Conv2D(8, 1, activation="tanh")(node)
+    right = layers.Conv2D(32, 3, padding=1, groups=2, activation="relu")(node)
+    node = layers.Concat()([left, right])
+    node = layers.Conv2D(16, (3, 2), padding=((1, 1), (1, 0)), activation="silu")(node)
+    node = layers.AveragePool2D(2, 1)(node)
+    node = layers.Conv2D(12, 1)(node)
+    node = layers.Conv2D(20, 2, activation="relu")(node)
+    return layers.Dense(7)(layers.Flatten()(node))
+
+
+def residual(images: Node) -> Node:
+    """What residual networks have, with a stride, and norms."""
+
+    def block(node: Node, units: int, stride: int) -> Node:
+        made = layers.Activation("relu")(layers.BatchNorm()(layers.Conv2D(units // 2, 1, bias=False)(node)))
+        made = layers.BatchNorm()(layers.Conv2D(units // 2, 3, stride, padding=1, bias=False)(made))
+        made = layers.BatchNorm()(layers.Conv2D(units, 1, bias=False)(layers.Activation("relu")(made)))
+        if stride > 1 or node.shape.units != units:
+            node = layers.BatchNorm()(layers.Conv2D(units, 1, stride, bias=False)(node))
+        return layers.Activation("relu")(made + node)
+
+    node = layers.Activation("relu")(layers.BatchNorm()(layers.Conv2D(16, 3, padding=1, bias=False)(images)))
+    for units, stride in ((16, 1), (32, 2), (32, 1)):
+        node = block(node, units, stride)
+    return layers.Dense(7)(layers.GlobalAveragePool()(node))
+
+
+NETWORKS: dict[str, Callable[[Node], Node]] = {"without norms": without_norms, "residual": residual}
+
+
+def model_of(name: str) -> Model:
+    images = layers.Input(3, SIDE, SIDE)()
+    return Model(images, NETWORKS[name](images), seed=3)
+
+
+@pytest.fixture
+def takes(device: Device, monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageType | None], Device]:
+    """The device as a GPU with tensor cores that take cells, whose plans have blobs of cells or not."""
+    as_gpu(monkeypatch, device)
+    own = Device.tuning
+    assert isinstance(own, property)
+    asked: list[StorageType | None] = [None]
+
+    def tuning(self: Device) -> Any:
+        made = only(replace(own.__get__(self), precision=self.precision), "cells")
+        return replace(made, cells=asked[0] if self.precision == "bf16" else None)
+
+    monkeypatch.setattr(Device, "tuning", property(tuning))
+
+    def with_cells(cells: StorageType | None) -> Device:
+        asked[0] = cells
+        return device
+
+    return with_cells
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device], name: str) -> None:
+    """They are those of blobs of numbers: all bits without norms, whose sums are in another order."""
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((COUNT, 3, SIDE, SIDE)).astype(np.float32)
+    y = generator.integers(0, 7, COUNT)
+    found = []
+    for cells in (None, BFLOAT16_CELLS):
+        model, device = model_of(name), takes(cells)
+        made = model.gradients(x, y, loss="cross_entropy", device=device, precision="bf16", debug=True)
+        made["prediction"] = model.predict(x, device=device, precision="bf16", batch_size=3)
+        found.append(made)
+    plain, in_cells = found
+    for key, values in plain.items():
+        if name == "without norms":
+            np.testing.assert_array_equal(in_cells[key], values, err_msg=key)
+        else:
+            assert np.abs(in_cells[key] - values).max() <= 2.0**-7 * np.abs(values).max(), key
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_has_cells(takes: Callable[[StorageType | None], Device], name: str, training: bool) -> None:
+    """All between two products whose units fill them; what is read with a stride, or has none, is packed alone."""
+
+    def plan(cells: StorageType | None) -> Plan:
+        tuning = takes(cells).at("bf16").tuning
+        more: dict[str, Any] = {"training": True, "loss": CrossEntropy()} if training else {}
+        return make_plan(model_of(name).graph, COUNT, tuning=tuning, **more)
+
+    plain, made = plan(None), plan(BFLOAT16_CELLS)
+    assert all(blob.type.cell == 1 for blob in plain.outputs.values())
+    # 12 and 20 units.
+    others = {"globalaveragepool_1"} if name == "residual" else {"conv2d_5", "conv2d_6", "conv2d_6_relu", "flatten_1"}
+    assert {layer for layer, blob in made.outputs.items() if blob.type.cell == 1} == {"input_1", "dense_1", *others}
+    packed = {call.label for _, call in made.calls if call.kernel == "convolution/pack_cells"}
+    strided = {"conv2d_1", *(["conv2d_6", "conv2d_8"] if name == "residual" else ["conv2d_6"])}
+    assert {label.partition(" ")[0] for label in packed if "forward" in label} == strided
+    assert not any("backward data" in label for label in packed if not label.startswith(("conv2d_5", "conv2d_6")))
+
+
+def test_layers_without_cells_keep_others_from_them(takes: Callable[[StorageType | None], Device]) -> None:
+    """A softmax over units, and what it lies in place of."""
+    images = layers.Input(8, SIDE, SIDE)()
+    first = layers.Conv2D(16, 3)(images)
+    second = layers.Conv2D(16, 3)(layers.Activation("softmax")(layers.Activation("relu")(first)))
+    third = layers.Conv2D(8, 1)(layers.Activation("relu")(second))
+    model = Model(images, layers.GlobalAveragePool()(third))
+    made = make_plan(model.graph, COUNT, tuning=takes(BFLOAT16_CELLS).at("bf16").tuning)
+    cells = {name: blob.type.cell for name, blob in made.outputs.items()}
+    assert cells == {
+        "input_1": 1,
+        "conv2d_1": 1,
+        "activation_2": 1,
+        "activation_1": 1,
+        "conv2d_2": 8,
+        "activation_3": 8,
+        "conv2d_3": 8,
+        "globalaveragepool_1": 1,
+    }
