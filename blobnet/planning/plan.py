@@ -31,6 +31,8 @@ from blobnet.support.garbage import gc_paused
 from blobnet.support.old_names import names_of_parts
 
 _MAX_SAMPLES = 1 << 30
+#: The bytes that a GPU moves in the time that it takes to begin a launch.
+_LAUNCH_BYTES = 15 << 20
 
 
 @dataclass(frozen=True)
@@ -216,10 +218,18 @@ def _settle(
     halos = set(every)
     layouts, fusion, calls = arrange(halos)
     if in_cells := storages_in_cells(request, places, deltas, fusion.sites):
-        layouts, fusion, calls = arrange(halos)
+        plain, (layouts, fusion, calls) = (layouts, fusion, calls), arrange(halos)
+        if _moved(request, calls) >= _moved(request, plain[-1]):
+            in_cells, (layouts, fusion, calls) = {}, plain
     wanted = halos if request.every_halo else halos_read(calls) & halos
     while wanted != halos:
         halos = wanted
         layouts, fusion, calls = arrange(halos)
         wanted = halos | (halos_read(calls) & every.keys())
     return layouts, fusion, calls
+
+
+def _moved(request: Request, calls: Sequence[Scheduled]) -> int:
+    """Return what launches cost beside computing: the bytes of those that only move values, and their number."""
+    moving = sum(item.call.bytes(request.batch_size) for item in calls if item.call.moves)
+    return moving + _LAUNCH_BYTES * len(calls)

@@ -92,7 +92,9 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
 #define POSITION_OF(step) ((first_step + (step)) * TILE_DEPTH)
 #define COPY_STEP(step)                                                                           \
     do {                                                                                          \
-        expect_cells(signals + (step) % STAGES, STAGE_ELEMENTS);                                  \
+        if (LANE == 0) {                                                                          \
+            expect_cells(signals + (step) % STAGES, STAGE_ELEMENTS);                              \
+        }                                                                                         \
         copy_lists(STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL,  \
                    DELTA_CELLS, DELTA_LIST, DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count, \
                    signals + (step) % STAGES);                                                    \
@@ -115,8 +117,8 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
     for (int j = 0; j < GROUP_TAPS; j++) {
         shifts[j] = tap_table[min(first_tap + j, end_tap - 1)][1];
     }
-    const bool copies = get_local_id(0) == 0;
-    if (copies) {
+    const bool copies = WARP == 0;
+    if (get_local_id(0) == 0) {
         for (int i = 0; i < STAGES; i++) {
             init_signal(signals + i);
         }

@@ -7,8 +7,8 @@
  */
 
 /*
- * Begins to copy lists, `first_list` and those after it of `lists`, `length` cells of each from cell `first` of all samples
- * on. Lists after the last one repeat it, as do samples.
+ * Has a warp begin to copy lists, `first_list` and those after it of `lists`, `length` cells of each from cell `first` of
+ * all samples on. Lists after the last one repeat it, as do samples.
  */
 INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __global const cell_t *cells,
                        const int first_list, const int lists, const size_t list, const size_t sample,
@@ -19,7 +19,7 @@ INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __g
     for (int done = 0; done < length;) {
         const int part = min(length - done, SAMPLE_POSITIONS - at);
         __global const cell_t *from = cells + min(n, count - 1) * sample + at;
-        for (int i = 0; i < rows; i++) {
+        for (int i = LANE; i < rows; i += WARP_ITEMS) {
             copy_cells(to + i * length + done, from + min(first_list + i, lists - 1) * list, part, signal);
         }
         done += part;

@@ -15,7 +15,7 @@ from blobnet.layers import Node
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import BFLOAT16_CELLS, StorageType
 from blobnet.model import Model
-from blobnet.planning import make_plan
+from blobnet.planning import make_plan, plan
 from blobnet.planning.plan import Plan
 from tests.kinds import as_gpu, only
 
@@ -64,8 +64,12 @@ def model_of(name: str) -> Model:
 
 @pytest.fixture
 def takes(device: Device, monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageType | None], Device]:
-    """The device as a GPU with tensor cores that take cells, whose plans have blobs of cells or not."""
+    """The device as a GPU with tensor cores that take cells, whose plans have blobs of cells or not.
+
+    What launches cost to begin is left out: small networks have more of them with cells.
+    """
     as_gpu(monkeypatch, device)
+    monkeypatch.setattr(plan, "_LAUNCH_BYTES", 0)
     own = Device.tuning
     assert isinstance(own, property)
     asked: list[StorageType | None] = [None]
@@ -108,12 +112,12 @@ def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device]
 def test_what_has_cells(takes: Callable[[StorageType | None], Device], name: str, training: bool) -> None:
     """All between two products whose units fill them; what is read with a stride, or has none, is packed alone."""
 
-    def plan(cells: StorageType | None) -> Plan:
+    def made_with(cells: StorageType | None) -> Plan:
         tuning = takes(cells).at("bf16").tuning
         more: dict[str, Any] = {"training": True, "loss": CrossEntropy()} if training else {}
         return make_plan(model_of(name).graph, COUNT, tuning=tuning, **more)
 
-    plain, made = plan(None), plan(BFLOAT16_CELLS)
+    plain, made = made_with(None), made_with(BFLOAT16_CELLS)
     assert all(blob.type.cell == 1 for blob in plain.outputs.values())
     # 12 and 20 units.
     others = {"globalaveragepool_1"} if name == "residual" else {"conv2d_5", "conv2d_6", "conv2d_6_relu", "flatten_1"}
@@ -143,3 +147,21 @@ def test_layers_without_cells_keep_others_from_them(takes: Callable[[StorageType
         "conv2d_3": 8,
         "globalaveragepool_1": 1,
     }
+
+
+def test_cells_must_save_more_than_they_cost(
+    takes: Callable[[StorageType | None], Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Norms of few values take more launches with cells; what is packed for one convolution is not worth it."""
+    model, tuning = model_of("residual"), takes(BFLOAT16_CELLS).at("bf16").tuning
+
+    def has_cells(model: Model) -> bool:
+        made = make_plan(model.graph, COUNT, tuning=tuning, training=True, loss=CrossEntropy())
+        return any(blob.type.cell > 1 for blob in made.outputs.values())
+
+    assert has_cells(model)
+    monkeypatch.setattr(plan, "_LAUNCH_BYTES", 15 << 20)
+    assert not has_cells(model)
+    images = layers.Input(8, SIDE, SIDE)()
+    depthwise = layers.Conv2D(32, 3, padding=1, groups=32)(layers.Conv2D(32, 1)(images))
+    assert not has_cells(Model(images, layers.Dense(7)(layers.Flatten()(depthwise))))
