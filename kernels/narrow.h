@@ -12,8 +12,9 @@
  */
 #define NARROW_FUNCTION inline __attribute__((always_inline, overloadable))
 typedef ushort bfloat_t;
-/* Eight of them: the units of a cell. */
+/* Eight of them side by side, and of halves: the units of a cell. */
 typedef ushort8 bfloat_cell_t;
+typedef short8 half_cell_t;
 
 /* What is not a number stays so: its last bits may be all that it has. */
 #define BFLOAT_BITS(float_n, uint_n, value)                                                               \

@@ -110,6 +110,17 @@ INLINE void OVERLOADED set_value(const number_t value, __global bfloat_cell_t *p
 {
     *pointer = convert_ushort8(BFLOAT_BITS(float8, uint8, value));
 }
+INLINE number_t OVERLOADED load_value(__global const half_cell_t *pointer)
+{
+    const half_cell_t halves = *pointer;
+    return vload_half8(0, (const half *)&halves);
+}
+INLINE void OVERLOADED set_value(const number_t value, __global half_cell_t *pointer)
+{
+    half_cell_t halves;
+    vstore_half8(value, 0, (half *)&halves);
+    *pointer = halves;
+}
 STORAGE_ACCESS(__global, number_t)
 STORAGE_ACCESS(__private, number_t)
 STORAGE_ACCESS(__global, number_index_t)

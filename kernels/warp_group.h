@@ -3,7 +3,7 @@
  * OpenCL compiler does not know. They stand in its assembly as comments, which blobnet/device/splice.py makes
  * instructions. The same in plain OpenCL C, slowly, for tests on other devices.
  *
- * A *cell* is 16 bytes: CELL numbers of one row or column, 8 of bfloat16 or 4 of tf32. A warp group, 128 neighbouring
+ * A *cell* is 16 bytes: CELL numbers of one row or column, 8 of bfloat16 (with HALVES of float16) or 4 of tf32. A warp group, 128 neighbouring
  * work-items, multiplies 64 rows x 2 cells (left) with 2 cells x SUM_COLUMNS columns (right). Cells of rows lie side by
  * side: cell k of row or column i is factor[k * stride + i].
  *
@@ -17,7 +17,7 @@
  *     SHOW_FACTORS()                    after writing factors, before the barrier that others wait at
  *     BEGIN_PRODUCTS()                  after that barrier
  *     multiply_cells(...)               sums += left * right
- *     multiply_turned(...)              the same of bfloat16 where cells are of 8 rows or columns: 16 cells side by side,
+ *     multiply_turned(...)              the same of numbers of 16 bits where cells are of 8 rows or columns: 16 cells side by side,
  *                                       those of the next 8 `stride` further
  *     END_PRODUCTS()
  *     AWAIT_PRODUCTS(MOST)              until all but the last MOST of them are done: their factors may be overwritten
@@ -71,8 +71,12 @@ typedef uint4 cell_t;
 #define AS_TEXT(number) #number
 #define TEXT_OF(number) AS_TEXT(number)
 /* With units of both factors behind one another, as here. */
-#if CELL == 8
+#if CELL == 8 && HALVES
+#define SHAPE_AND_TYPES "k16.f32.f16.f16"
+#elif CELL == 8
 #define SHAPE_AND_TYPES "k16.f32.bf16.bf16"
+#endif
+#if CELL == 8
 #define BOTH_AS_THEY_LIE ", 0, 0"
 #define BOTH_TURNED ", 1, 1"
 #else
@@ -194,33 +198,29 @@ INLINE void copy_cells(__local cell_t *to, __global const cell_t *from, const ui
 #define END_PRODUCTS()
 #define AWAIT_PRODUCTS(MOST)
 
-/* The sum of the products of two cells' numbers. */
-INLINE float cell_product(const cell_t left, const cell_t right)
+/* Number i of a cell. */
+INLINE float number_of_cell(__local const cell_t *cell, const int i)
 {
-#if CELL == 8
-    const float4 low = as_float4(left << 16) * as_float4(right << 16);
-    const float4 sums = low + as_float4(left & 0xFFFF0000u) * as_float4(right & 0xFFFF0000u);
+#if CELL == 4
+    return as_float(((__local const uint *)cell)[i] & ~0x1FFFu);
+#elif HALVES
+    return vload_half(i, (__local const half *)cell);
 #else
-    const float4 sums = as_float4(left & ~0x1FFFu) * as_float4(right & ~0x1FFFu);
+    return as_float((uint)((__local const ushort *)cell)[i] << 16);
 #endif
-    return sums.s0 + sums.s1 + sums.s2 + sums.s3;
 }
 
 INLINE void multiply_cells(real_t sums[SUM_REGISTERS], __local const cell_t *left, const uint left_stride,
                            __local const cell_t *right, const uint right_stride)
 {
     for (int i = 0; i < SUM_REGISTERS; i++) {
-        const int row = WARP % GROUP_WARPS * 16 + LANE_ROW + i / 2 % 2 * 8;
-        const int column = i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
-        sums[i] += cell_product(left[row], right[column])
-                   + cell_product(left[left_stride + row], right[right_stride + column]);
+        __local const cell_t *row = left + WARP % GROUP_WARPS * 16 + LANE_ROW + i / 2 % 2 * 8;
+        __local const cell_t *column = right + i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
+        for (int k = 0; k < 2 * CELL; k++) {
+            sums[i] += number_of_cell(row + k / CELL * left_stride, k % CELL)
+                       * number_of_cell(column + k / CELL * right_stride, k % CELL);
+        }
     }
-}
-
-#if CELL == 8
-INLINE float number_of_cell(__local const cell_t *cell, const int i)
-{
-    return as_float((uint)((__local const ushort *)cell)[i] << 16);
 }
 
 INLINE void multiply_turned(real_t sums[SUM_REGISTERS], __local const cell_t *left, const uint left_stride,
@@ -235,7 +235,6 @@ INLINE void multiply_turned(real_t sums[SUM_REGISTERS], __local const cell_t *le
         }
     }
 }
-#endif
 
 INLINE void await_sums(real_t sums[SUM_REGISTERS])
 {

@@ -27,7 +27,7 @@ NOT_BUILT, CRASHED, HUNG, FAILED = "not built", "crashed", "hung", "failed"
 #: another order, or products of another form. In tf32 a factor is off by at most 2^-11 of itself, a product by 2^-10.
 #: The numbers here have a mean of 0, so errors of products add up as the products do, to 2^-10 of the root mean square;
 #: hardly one of 1e8 results is off by more than six times that.
-TOLERANCES = {"fp32": 5e-4, "tf32": 6 * 2.0**-10, "bf16": 6 * 2.0**-7}
+TOLERANCES = {"fp32": 5e-4, "tf32": 6 * 2.0**-10, "bf16": 6 * 2.0**-7, "fp16": 6 * 2.0**-10}
 #: The same of layers that are no products, whose functions drivers may compute to some units in the last place.
 _OTHER_TOLERANCE = 5e-5
 #: Results smaller than this part of the others of a check are 0 but for rounding.

@@ -22,7 +22,18 @@ from blobnet.errors import PromiseError
 from blobnet.execution.executor import Executor, cell
 from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning, for_model
 from blobnet.layers.base import Layer, LayerContext, ParameterSpec
-from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, BlobLayout, FloatArray, Halo, Padding, Shape, StorageType
+from blobnet.memory.blob import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    STORAGE_TYPES,
+    BlobLayout,
+    FloatArray,
+    Halo,
+    Padding,
+    Shape,
+    StorageType,
+)
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import PARAMETER_ALIGNMENT, ParameterTable
 from blobnet.planning import STEP_WORDS, Buffer, Plan
@@ -132,7 +143,8 @@ Key: TypeAlias = tuple[str, int]
 
 def _type_of(shape: Shape, storage: StorageType) -> StorageType:
     """Return the type of a blob in memory: planes of whole cells have cells, if the problem's storage has."""
-    return storage if storage.cell == 1 or (shape.rank and shape.units % storage.cell == 0) else BFLOAT16
+    fits = storage.cell == 1 or (shape.rank and shape.units % storage.cell == 0)
+    return storage if fits else STORAGE_TYPES[storage.name]
 
 
 class BlobPlaces:

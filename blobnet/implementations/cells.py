@@ -23,7 +23,7 @@ from blobnet.memory.blob import BlobLayout, Shape
 from blobnet.memory.windows import PhaseAxis
 
 #: Units of a cell by the type of products; its bytes, and the floats that it is as long as.
-UNITS_OF_CELL, _CELL_BYTES, _CELL_FLOATS = {"tf32": 4, "bf16": 8}, 16, 4
+UNITS_OF_CELL, _CELL_BYTES, _CELL_FLOATS = {"tf32": 4, "bf16": 8, "fp16": 8}, 16, 4
 #: The compute capability that has such tensor cores; bytes of local memory of its work-groups, less what signals need.
 CAPABILITY, _LOCAL_BYTES = (9, 0), (227 << 10) - 128
 #: Bytes that the cells of a blob may take.
@@ -182,7 +182,7 @@ class Cells(Tiled):
 
     tile: CellTile
 
-    precisions = ("tf32", "bf16")
+    precisions = ("tf32", "bf16", "fp16")
     slower = ()
     packer = "convolution/pack_weight_cells"
     takes_rows = False
@@ -275,7 +275,7 @@ class Cells(Tiled):
         if operation.direction != BACKWARD_WEIGHTS:
             return TILES
         several = operation.taps > 1
-        return [tile for tile in WEIGHT_TILES if precision == "bf16" and several == (tile.all_taps > 1)]
+        return [tile for tile in WEIGHT_TILES if precision != "tf32" and several == (tile.all_taps > 1)]
 
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
@@ -358,7 +358,7 @@ class Cells(Tiled):
             self.counted.lists,
         )
         return {
-            "CELL": self.cell,
+            **self._numbers,
             "DEPTH_CELLS": self.depth_cells,
             "DEPTH_STEPS": self.depth_steps,
             "SAMPLE_POSITIONS": self.counted.sample,
@@ -375,6 +375,11 @@ class Cells(Tiled):
             "SOURCE_LIST": source.list,
             "SOURCE_SAMPLE": source.sample,
         }
+
+    @property
+    def _numbers(self) -> dict[str, Macro]:
+        """The numbers of cells, as macros."""
+        return {"CELL": self.cell, "HALVES": int(self.precision == "fp16")}
 
     def _packed(self) -> list[KernelCall]:
         """The launches that pack what does not lie in cells."""
@@ -400,7 +405,7 @@ class Cells(Tiled):
         }
         facts |= {
             "GROUP_UNITS": blob.shape.units // operation.groups,
-            "CELL": self.cell,
+            **self._numbers,
             "LISTS": lists.sample // sample,
         }
         facts |= {"POSITIONS": sample, "ROW_POSITIONS": self.counted.row, **given}

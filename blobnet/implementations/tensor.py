@@ -55,12 +55,12 @@ _NARROW_COSTS = (1.1, 1.7)
 
 
 class Tensor(Tiled):
-    """Products of matrices on tensor cores, for those who asked for tf32, or bfloat16; in splits as ``tiled``.
+    """Products of matrices on tensor cores, for those who asked for tf32, or 16 bits; in splits as ``tiled``.
 
     The packed weights lie in the order of tensor cores (kernels/convolution/pack_weight_tensor.cl).
     """
 
-    precisions = ("tf32", "bf16")
+    precisions = ("tf32", "bf16", "fp16")
     slower = ()
     packer = "convolution/pack_weight_tensor"
     takes_rows = False

@@ -23,13 +23,13 @@ from blobnet.launch.kernel_source import Macro
 from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant
 from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, BlobLayout, Padding, Shape, StorageType, storage_type
 
-#: The precisions of a network: what products round their factors to, fp32 or tf32 (the first 10 bits of the fraction),
-#: and the type of numbers between layers. Sums, statistics, weights and losses are float32 in all.
+#: The precisions of a network: what products round their factors to on tensor cores (tf32: to the first 10 bits of the
+#: fraction), and the type of numbers between layers. Sums, statistics, weights and losses are float32 in all.
 PRECISIONS = {
     "fp32": ("fp32", FLOAT32),
     "tf32": ("tf32", FLOAT32),
     "bf16": ("bf16", BFLOAT16),
-    "fp16": ("fp32", FLOAT16),
+    "fp16": ("fp16", FLOAT16),
 }
 
 

@@ -1,5 +1,5 @@
 /*
- * Convolution, backward, gradient of the weights, on tensor cores that take cells of bfloat16 (warp_group.h):
+ * Convolution, backward, gradient of the weights, on tensor cores that take cells of 16 bits a number (warp_group.h):
  * gradient[o][i][tap] = sum over samples and positions of delta[o] * input[i] at the shift of the tap.
  *
  * The delta and the input are cells of the same positions (pack_cells.cl); at those that are no result's the delta is 0. A
@@ -23,6 +23,7 @@
  *   FILTER_HEIGHT
  *   FILTER_WIDTH
  *   CELL              8
+ *   HALVES            1: its numbers are float16, else bfloat16
  *   SOURCE_CELLS      lists of a group in CELLS
  *   SOURCE_LIST       cells from list to list
  *   SOURCE_SAMPLE     cells from sample to sample

@@ -10,7 +10,13 @@ typedef uint4 cell_t;
 INLINE cell_t cell_of(const float values[CELL])
 {
 #if CELL == 8
+#if HALVES
+    ushort8 halves;
+    vstore_half8(vload8(0, values), 0, (half *)&halves);
+    const uint8 bits = convert_uint8(halves);
+#else
     const uint8 bits = BFLOAT_BITS(float8, uint8, vload8(0, values));
+#endif
     return bits.even | bits.odd << 16;
 #else
     return as_uint4(

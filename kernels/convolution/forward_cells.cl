@@ -14,7 +14,8 @@
  *   GROUPS
  *   FILTER_HEIGHT
  *   FILTER_WIDTH
- *   CELL              8 for bfloat16, 4 for tf32
+ *   CELL              8 for numbers of 16 bits, 4 for tf32
+ *   HALVES            1: these are float16, else bfloat16
  *   DEPTH_STEPS       blocks of the depth
  *   DEPTH_CELLS       cells of a block
  *   UNIT_COLUMNS      units of PACKED

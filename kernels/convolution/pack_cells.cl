@@ -24,7 +24,8 @@
  *   PHASES_X        phases side by side
  *   LISTS           of a sample
  * Macros:
- *   CELL            8 for bfloat16, 4 for tf32
+ *   CELL            8 for numbers of 16 bits, 4 for tf32
+ *   HALVES          1: these are float16, else bfloat16
  * Moves:
  *   packing cells
  * Global:

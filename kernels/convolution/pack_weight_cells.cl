@@ -19,7 +19,8 @@
  *   DEPTH_STRIDE
  *   GROUP_STRIDE
  * Macros:
- *   CELL           8 for bfloat16, 4 for tf32
+ *   CELL           8 for numbers of 16 bits, 4 for tf32
+ *   HALVES         1: these are float16, else bfloat16
  * Moves:
  *   packing weights
  * Combined:

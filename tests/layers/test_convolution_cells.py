@@ -17,10 +17,10 @@ from blobnet.examination.checks import plan_alone
 from blobnet.implementations import cells
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.implementations.cells import TILES, WEIGHT_TILES, CellTile
-from blobnet.launch.kernel_call import Tuning
+from blobnet.launch.kernel_call import PRECISIONS, Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv1D, Conv2D
-from blobnet.memory.blob import BFLOAT16_CELLS, BlobLayout, Shape
+from blobnet.memory.blob import BFLOAT16_CELLS, CELLS_OF, BlobLayout, Shape
 from tests.kinds import tuning_for
 from tests.layers.test_convolution_tensor import MORE_CASES, check_rounding, exact, need_tensor_cores
 from tests.layers.test_convolution_variants import in_splits
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "phases of several taps": (Conv2D(10, 5, stride=2, padding=2, groups=2), Shape(18, 9, 8)),
 }
 #: What factors are rounded to, and by how much of themselves at most.
-ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8}
+ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}
 
 
 def tuning(precision: str = "bf16") -> Tuning:
@@ -46,7 +46,7 @@ def tuning(precision: str = "bf16") -> Tuning:
 @pytest.mark.parametrize("case", CASES)
 def test_exact_products(device: Device, small_tiles: None, case: str, precision: str) -> None:
     report = exact(device, *CASES[case], ["tight"], tuning=tuning(precision))
-    phases = ["forward", "backward data", *(["backward parameters"] if precision == "bf16" else [])]
+    phases = ["forward", "backward data", *(["backward parameters"] if precision != "tf32" else [])]
     for run, phase in product(report.runs.values(), phases):
         assert any("cells" in call.kernel for call in run.calls[phase])
         assert not any("tensor" in call.kernel for call in run.calls[phase])
@@ -68,10 +68,13 @@ WHOLE: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
 }
 
 
-@pytest.mark.parametrize("case", WHOLE)
-def test_blobs_of_cells(device: Device, small_tiles: None, case: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "precision"), [*((case, "bf16") for case in WHOLE), ("same", "fp16"), ("stride", "fp16")]
+)
+def test_blobs_of_cells(device: Device, small_tiles: None, case: str, precision: str) -> None:
     """Blobs have cells: they are read and written as they lie, in every arrangement."""
-    report = exact(device, *WHOLE[case], tuning=replace(tuning(), storage=BFLOAT16_CELLS), fused=("relu",))
+    of_cells = replace(tuning(precision), storage=CELLS_OF[PRECISIONS[precision][1]])
+    report = exact(device, *WHOLE[case], tuning=of_cells, fused=("relu",))
     packed = [
         call.label
         for run in report.runs.values()

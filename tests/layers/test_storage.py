@@ -33,7 +33,7 @@ from blobnet.layers import (
 )
 from blobnet.layers.base import Layer
 from blobnet.losses import CrossEntropy
-from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
+from blobnet.memory.blob import BFLOAT16, CELLS_OF, FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
 from blobnet.model import Model
 from blobnet.network.graph import from_nodes
 from blobnet.network.parameters import parameter_table
@@ -122,12 +122,14 @@ def test_narrow_blobs(device: Device, name: str, kind: str, storage: StorageType
     _check_narrow(device, layer, shapes, reference, tuning_for(kind, storage=storage))
 
 
+@each_narrow
 @pytest.mark.parametrize("name", ["tanh", "add", "concat", "max", "mean", "mean of all"])
-def test_blobs_of_cells(device: Device, name: str) -> None:
+def test_blobs_of_cells(device: Device, name: str, storage: StorageType) -> None:
     """The same of layers that take blobs whose elements are units side by side."""
     layer, shapes, reference = LAYERS[name]
-    wider = [shape.with_units(BFLOAT16_CELLS.cell * shape.units) for shape in shapes]
-    _check_narrow(device, layer, wider, reference, tuning_for("gpu", storage=BFLOAT16_CELLS))
+    cells = CELLS_OF[storage]
+    wider = [shape.with_units(cells.cell * shape.units) for shape in shapes]
+    _check_narrow(device, layer, wider, reference, tuning_for("gpu", storage=cells))
 
 
 def _check_narrow(
@@ -152,7 +154,7 @@ def _check_narrow(
     )
 
 
-@pytest.mark.parametrize("storage", [FLOAT16, BFLOAT16, BFLOAT16_CELLS], ids=lambda kind: f"{kind.name} {kind.cell}")
+@pytest.mark.parametrize("storage", [*CELLS_OF, *CELLS_OF.values()], ids=lambda kind: f"{kind.name} {kind.cell}")
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_norms_of_narrow_blobs(device: Device, kind: str, storage: StorageType) -> None:
     tuning, shape = tuning_for(kind, storage=storage), Shape(3 * storage.cell, 5, 7)
