@@ -46,7 +46,7 @@ typedef float16 number_pair_t;
 typedef int8 number_index_t;
 #define NUMBER_OF(numbers) vload8(0, numbers)
 #define PUT_NUMBER(number, numbers) vstore8(number, 0, numbers)
-#define UNIT_NUMBERS(array, unit) EIGHT_VALUES((array) + (unit) * CELL_UNITS)
+#define UNIT_NUMBERS(array, unit) unit_numbers((array) + (unit) * CELL_UNITS)
 #define SET_UNIT_NUMBERS(number, array, unit) vstore8(number, unit, array)
 #define EACH_UNIT(number, WHAT)                                \
     {                                                          \
@@ -120,6 +120,23 @@ INLINE void OVERLOADED set_value(const number_t value, __global half_cell_t *poi
     half_cell_t halves;
     vstore_half8(value, 0, (half *)&halves);
     *pointer = halves;
+}
+#define UNITS_ACCESS(type)                                                \
+    INLINE number_t OVERLOADED unit_numbers(__global const type *pointer) \
+    {                                                                     \
+        return load_narrow8(pointer);                                     \
+    }
+UNITS_ACCESS(half)
+UNITS_ACCESS(bfloat_t)
+/* NOTE: without alignment NVIDIA's compiler loads them one by one. */
+INLINE number_t OVERLOADED unit_numbers(__global const real_t *pointer)
+{
+#if ALIGNED_ARRAYS
+    __global const float4 *fours = (__global const float4 *)pointer;
+    return (float8)(fours[0], fours[1]);
+#else
+    return vload8(0, pointer);
+#endif
 }
 STORAGE_ACCESS(__global, number_t)
 STORAGE_ACCESS(__private, number_t)

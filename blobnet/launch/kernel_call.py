@@ -64,6 +64,9 @@ GROUP_SIZE = 128
 _GROUP_UNITS = 64
 #: Work-items of a GPU that share a small plane.
 _FEW_SHARERS = 16
+#: Floats that a GPU loads at once. Of blobs of cells: cells that a work-item takes at once, and those that it takes for
+#: one that it would else have in a pass.
+_QUAD, _CELLS_AT_ONCE, _CELL_PASSES = 4, 2, 4
 #: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
 _CELLS_OF_A_WORK_ITEM = 4096
 
@@ -291,6 +294,9 @@ class KernelCall:
         types = {role: blob.type for role, blob in self.blobs.items()}
         types |= {role: array.type for role, array in self.arrays.items()}
         blob_macros |= source.storage_macros(types)
+        if "CELL_UNITS" in blob_macros:
+            is_aligned = all(array.offset % _QUAD == 0 for array in self.arrays.values())
+            blob_macros["ALIGNED_ARRAYS"] = int(is_aligned)
         sizes = self.sizes if self.constant_sizes else None
         return sys.intern(source.assemble(macros, blob_macros, sizes, plain=self.has_plain_blobs))
 
@@ -539,8 +545,14 @@ def cell_call(
     macros: Mapping[str, Macro] | None = None,
 ) -> KernelCall:
     """The launch of such a kernel, whose planes are those of the first blob."""
-    size, local = cell_work(kernel, next(iter(blobs.values())).layout.shape, tuning)
-    return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tuning.of(kernel), local)
+    first, tunables = next(iter(blobs.values())), tuning.of(kernel)
+    planes = first.layout.shape
+    if first.type.cell > 1 and tuning.model.is_simt:
+        # A cell takes the registers of many numbers, and what is read of its units the time of several cells.
+        tunables["CELLS"] = _CELLS_AT_ONCE
+        planes = Shape(planes.units, -(-planes.positions // _CELL_PASSES))
+    size, local = cell_work(kernel, planes, tuning)
+    return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tunables, local)
 
 
 def group_size(model: DeviceModel, wanted: int = GROUP_SIZE) -> int:
