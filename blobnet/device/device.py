@@ -13,9 +13,9 @@ from blobnet.device.programs import Programs
 from blobnet.device.queue import Queue
 from blobnet.device.tuning import Tunings
 from blobnet.errors import DeviceError
-from blobnet.hardware.device_model import DeviceModel
+from blobnet.hardware.device_model import HOPPER, DeviceModel
 from blobnet.launch.kernel_call import Tuning, settle
-from blobnet.memory.blob import FLOAT32, Padding
+from blobnet.memory.blob import CELLS_OF, FLOAT32, Padding
 from blobnet.support.old_names import names_of_parts
 
 #: Methods that a device had itself, by what they are called in the part that has them now, where that is another name.
@@ -86,8 +86,14 @@ class Device:
     @property
     def tuning(self) -> Tuning:
         """Values for tunables on this device, and the candidates that were measured as the fastest."""
+        model = self.model
         return Tuning(
-            self.model, products_on(self.model, self.precision), self.tunings.choices, self.padding, self.storage
+            model,
+            products_on(model, self.precision),
+            self.tunings.choices,
+            self.padding,
+            self.storage,
+            CELLS_OF.get(self.storage) if model.capability == HOPPER else None,
         )
 
     def at(self, precision: str, storage: str = FLOAT32.name) -> Device:

@@ -15,6 +15,8 @@ from blobnet.hardware.architectures import BANDWIDTHS, CAPABILITIES, NAMES, Arch
 
 #: The origins of facts, the least trusted first.
 ASSUMED, DRIVER, TABLE, MEASURED = "assumed", "driver", "table", "measured"
+#: The compute capability of NVIDIA's GPUs whose tensor cores take cells (kernels/warp_group.h).
+HOPPER = (9, 0)
 #: The assumption about devices of which nothing is known.
 _ASSUMED_GPU = {"lanes": 32, "registers": 128, "register_file": 1 << 16, "banks": 32, "cache_line": 64}
 _ASSUMED_CPU = {"lanes": 4, "registers": 16, "banks": 1, "cache_line": 64}

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+from blobnet.hardware.device_model import HOPPER
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile
@@ -24,8 +25,8 @@ from blobnet.memory.windows import PhaseAxis
 
 #: Units of a cell by the type of products; its bytes, and the floats that it is as long as.
 UNITS_OF_CELL, _CELL_BYTES, _CELL_FLOATS = {"tf32": 4, "bf16": 8, "fp16": 8}, 16, 4
-#: The compute capability that has such tensor cores; bytes of local memory of its work-groups, less what signals need.
-CAPABILITY, _LOCAL_BYTES = (9, 0), (227 << 10) - 128
+#: Bytes of local memory of a work-group, less what signals need.
+_LOCAL_BYTES = (227 << 10) - 128
 #: Bytes that the cells of a blob may take.
 _MAX_BYTES = 1 << 30
 #: The most steps of the weights, or of the gradient's factors, that lie in local memory at once, and the fewest.
@@ -270,7 +271,7 @@ class Cells(Tiled):
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
         precision, capability = operation.tuning.precision, operation.tuning.model.capability
-        if precision not in cls.precisions or capability not in (None, CAPABILITY):
+        if precision not in cls.precisions or capability not in (None, HOPPER):
             return ()
         if operation.direction != BACKWARD_WEIGHTS:
             return TILES
