@@ -131,7 +131,7 @@ UNITS_ACCESS(bfloat_t)
 /* NOTE: without alignment NVIDIA's compiler loads them one by one. */
 INLINE number_t OVERLOADED unit_numbers(__global const real_t *pointer)
 {
-#if ALIGNED_ARRAYS
+#ifdef ALIGNED_ARRAYS
     __global const float4 *fours = (__global const float4 *)pointer;
     return (float8)(fours[0], fours[1]);
 #else

@@ -21,7 +21,17 @@ from blobnet.hardware.device_model import HOST, DeviceModel
 from blobnet.launch import kernel_source
 from blobnet.launch.kernel_source import Macro
 from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant
-from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, BlobLayout, Padding, Shape, StorageType, storage_type
+from blobnet.memory.blob import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    Axis,
+    BlobLayout,
+    Padding,
+    Shape,
+    StorageType,
+    storage_type,
+)
 
 #: The precisions of a network: what products round their factors to on tensor cores (tf32: to the first 10 bits of the
 #: fraction), and the type of numbers between layers. Sums, statistics, weights and losses are float32 in all.
@@ -96,8 +106,12 @@ class Blob:
 
     @property
     def numbers(self) -> BlobLayout:
-        """The layout of the numbers in memory, which the host sees."""
-        return self.layout.in_numbers(self.type.cell)
+        """The layout of the numbers that the host sees: of cells, units are cells, and rows as much longer."""
+        layout, cell = self.layout, self.type.cell
+        if cell == 1:
+            return layout
+        width = Axis(*(cell * part for part in layout.width))
+        return replace(layout, width=width, plane_memory_elements=cell * layout.plane_memory_elements)
 
     def read(self, memory: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
         """Return the data of ``count`` samples, as they are in a host copy of the memory: (n, unit[, depth], y, x)."""
@@ -294,9 +308,8 @@ class KernelCall:
         types = {role: blob.type for role, blob in self.blobs.items()}
         types |= {role: array.type for role, array in self.arrays.items()}
         blob_macros |= source.storage_macros(types)
-        if "CELL_UNITS" in blob_macros:
-            is_aligned = all(array.offset % _QUAD == 0 for array in self.arrays.values())
-            blob_macros["ALIGNED_ARRAYS"] = int(is_aligned)
+        if "CELL_UNITS" in blob_macros and all(array.offset % _QUAD == 0 for array in self.arrays.values()):
+            blob_macros["ALIGNED_ARRAYS"] = 1
         sizes = self.sizes if self.constant_sizes else None
         return sys.intern(source.assemble(macros, blob_macros, sizes, plain=self.has_plain_blobs))
 

@@ -535,13 +535,6 @@ class BlobLayout:
         value: int = getattr(getattr(self, axis), part) if axis else getattr(self, name.lower())
         return value
 
-    def in_numbers(self, cell: int) -> BlobLayout:
-        """The layout of numbers, where elements have ``cell`` of them: units are cells, and rows as much longer."""
-        if cell == 1:
-            return self
-        width = Axis(*(cell * part for part in self.width))
-        return replace(self, width=width, plane_memory_elements=cell * self.plane_memory_elements)
-
     def slice_units(self, first: int, count: int) -> BlobLayout:
         """The layout of ``count`` of this blob's units, from ``first`` on, in the same memory."""
         return replace(self, unit_offset=self.unit_offset + first, unit_count=count)
