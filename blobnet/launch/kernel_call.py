@@ -104,6 +104,12 @@ class Blob:
         cell = self.type.cell
         return replace(self, layout=self.layout.slice_units(first // cell, units // cell))
 
+    def in_cells(self, kind: StorageType) -> Blob:
+        """Return the blob with cells for elements, if its units fill them."""
+        layout, cell = self.layout, kind.cell
+        units = {name: getattr(layout, name) // cell for name in ("unit_count", "unit_offset", "unit_memory_count")}
+        return replace(self, layout=replace(layout, **units), type=kind)
+
     @property
     def numbers(self) -> BlobLayout:
         """The layout of the numbers that the host sees: of cells, units are cells, and rows as much longer."""

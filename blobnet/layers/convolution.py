@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.launch.elementwise import PER_CELL, SUM, EpilogueOp, fits
-from blobnet.launch.kernel_call import KernelCall
+from blobnet.launch.kernel_call import Blob, KernelCall
 from blobnet.launch.task import Task, convolution_text
 from blobnet.layers.base import LayerContext, ParameterSpec, TakesCells
 from blobnet.layers.product import BIAS_MODES, _Product, without_norm
@@ -66,12 +66,26 @@ class _Convolution(Filtering, _Product):
         return halo_of_delta(*self._axes(inputs[0]), inputs[0].height, inputs[0].width)
 
     def takes_cells(self, site: LayerContext) -> TakesCells:
-        ways = self.alternatives(site).values()
-        if self.bias == "position" or not all(any(way.takes_cells for way in found) for found in ways):
+        kind, apart = site.tuning.cells, (site.inputs[0].shape.units, self.filters) == (self.groups,) * 2
+        each = 1 if apart else self.groups
+        if kind is None or self.bias == "position":
             return TakesCells()
-        cell = site.tuning.cells.cell if site.tuning.cells else 1
-        inputs, output = (blob.shape.units // self.groups % cell == 0 for blob in (site.inputs[0], site.output))
-        return TakesCells(inputs, output)
+        inputs, output = (blob.shape.units // each % kind.cell == 0 for blob in (site.inputs[0], site.output))
+        if apart and not inputs:
+            return TakesCells()
+
+        def fits(blob: Blob) -> Blob:
+            return blob.in_cells(kind) if blob.shape.units % kind.cell == 0 else blob
+
+        would_be = replace(
+            site,
+            inputs=tuple(map(fits, site.inputs)),
+            output=fits(site.output),
+            input_deltas=tuple(blob and fits(blob) for blob in site.input_deltas),
+            output_delta=site.output_delta and fits(site.output_delta),
+        )
+        ways = self.alternatives(would_be).values()
+        return TakesCells(inputs, output, alike=apart) if all(ways) else TakesCells()
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))

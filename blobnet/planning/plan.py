@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from blobnet.errors import ShapeError
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob, KernelCall, for_model
 from blobnet.layers.base import LayerContext
-from blobnet.memory.blob import StorageType
+from blobnet.memory.blob import FLOAT32, StorageType
 from blobnet.network.graph import Graph
 from blobnet.planning.combining import with_combined
 from blobnet.planning.constants import PhasedCall, with_constants
@@ -219,7 +219,7 @@ def _settle(
     layouts, fusion, calls = arrange(halos)
     if in_cells := storages_in_cells(request, places, deltas, fusion.sites):
         plain, (layouts, fusion, calls) = (layouts, fusion, calls), arrange(halos)
-        if _moved(request, calls) >= _moved(request, plain[-1]):
+        if _traffic(request, calls) >= _traffic(request, plain[-1]):
             in_cells, (layouts, fusion, calls) = {}, plain
     wanted = halos if request.every_halo else halos_read(calls) & halos
     while wanted != halos:
@@ -229,7 +229,10 @@ def _settle(
     return layouts, fusion, calls
 
 
-def _moved(request: Request, calls: Sequence[Scheduled]) -> int:
-    """Return what launches cost beside computing: the bytes of those that only move values, and their number."""
-    moving = sum(item.call.bytes(request.batch_size) for item in calls if item.call.moves)
-    return moving + _LAUNCH_BYTES * len(calls)
+def _traffic(request: Request, calls: Sequence[Scheduled]) -> int:
+    """Return what launches move, in bytes: what work-items read and write in less than 4 bytes at once counts twice."""
+    count, total = request.batch_size, _LAUNCH_BYTES * len(calls)
+    for call in (item.call for item in calls):
+        narrow = (blob for blob in call.blobs.values() if blob.type.itemsize < FLOAT32.itemsize)
+        total += call.bytes(count) + count * sum(blob.type.itemsize * blob.shape.elements for blob in narrow)
+    return total

@@ -89,6 +89,32 @@ def test_blobs_of_cells(device: Device, small_tiles: None, case: str, precision:
         assert packed
 
 
+#: Of units that are apart.
+APART: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
+    "same": (Conv2D(16, 3, padding="same", groups=16), Shape(16, 5, 9)),
+    "stride": (Conv2D(8, 3, stride=2, padding=1, groups=8), Shape(8, 8, 9)),
+    "stride of 3 and dilation": (
+        Conv2D(8, (2, 3), stride=(1, 3), dilation=(3, 2), padding=((1, 0), (2, 3)), groups=8),
+        Shape(8, 7, 13),
+    ),
+    "large": (Conv2D(24, 7, padding=3, groups=24), Shape(24, 6, 5)),
+    "one tap": (Conv2D(8, 1, stride=2, groups=8), Shape(8, 3, 5)),
+    "row": (Conv1D(8, 5, padding=2, groups=8), Shape(8, 7)),
+}
+
+
+@pytest.mark.parametrize("case", APART)
+def test_units_that_are_apart(device: Device, case: str) -> None:
+    """Depthwise convolutions of blobs of cells have kernels of their own."""
+    layer, shape = APART[case]
+    of_cells = tuning_for("gpu", compute_units=2, precision="bf16", storage=BFLOAT16_CELLS)
+    report = contract(device, layer, shape, tuning=of_cells, fused=("relu",), relative=2.0**-7, absolute=2.0**-7)
+    for run in report.runs.values():
+        convolutions = {kernel for kernel in run.kernels if kernel.startswith("convolution")}
+        assert convolutions
+        assert all(kernel.endswith("cellwise") for kernel in convolutions), convolutions
+
+
 @pytest.mark.parametrize("case", ["odd", "phases without taps", "stride over the filter"])
 def test_splits(device: Device, small_tiles: None, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     in_splits(monkeypatch, 3)
