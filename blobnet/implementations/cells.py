@@ -251,9 +251,8 @@ class Cells(Tiled):
 
     def _lies(self, blob: Blob, sample: int, number: int) -> bool:
         """Return True if a blob's cells can be read as they lie: whole ones, all zeros there, and side by side."""
-        is_whole = blob.shape.units // self.operation.groups % self.cell == 0
         is_apart = number == 0 and (self.rows.stride, self.places.stride) != (1, 1)
-        return blob.type.cell == self.cell and is_whole and not is_apart and sample <= blob.layout.plane_extent
+        return blob.type.cell == self.cell and not is_apart and sample <= blob.layout.plane_extent
 
     def _memory(self, number: int) -> Array:
         """Memory for the cells of what is read."""
@@ -267,6 +266,12 @@ class Cells(Tiled):
             return self.read[number]
         layout = BlobLayout.padded(Shape(lists.sample // lists.list, _CELL_FLOATS * lists.list))
         return Blob(self._memory(number).storage, layout, is_memory=True)
+
+    @classmethod
+    def matches(cls, operation: Operation) -> bool:
+        of_cells = (blob for blob in (operation.input, operation.output) if blob.type.cell > 1)
+        is_whole = all(blob.shape.units // operation.groups % blob.type.cell == 0 for blob in of_cells)
+        return super().matches(operation) and is_whole
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
@@ -384,33 +389,21 @@ class Cells(Tiled):
 
     def _packed(self) -> list[KernelCall]:
         """The launches that pack what does not lie in cells."""
-        phase, calls = self.phases(self.operation)[0], list[KernelCall]()
+        operation, local, sample = self.operation, group_size(self.operation.tuning.model), self.counted.sample
+        phase, calls = self.phases(operation)[0], list[KernelCall]()
         phases = {"FIRST_PHASE_Y": self.rows.phases[0], "FIRST_PHASE_X": self.places.phases[0]}
         phases |= {"STRIDE_Y": phase.vertical.stride, "STRIDE_X": phase.horizontal.stride}
-        alone = dict.fromkeys(phases, 0) | {"STRIDE_Y": 1, "STRIDE_X": 1}
-        sides = (phases, len(self.places.phases)), (alone, 1)
-        for number, (lists, (read, side_by_side)) in enumerate(zip(self.counted.lists, sides, strict=False)):
+        phases["PHASES_X"] = len(self.places.phases)
+        alone = dict.fromkeys(phases, 0) | dict.fromkeys(("STRIDE_Y", "STRIDE_X", "PHASES_X"), 1)
+        for number, (lists, ways) in enumerate(zip(self.counted.lists, (phases, alone), strict=False)):
             if lists.is_packed:
-                calls.append(self._pack(number, {**read, "PHASES_X": side_by_side}))
+                count, blob = lists.sample // sample, self.read[number]
+                facts: dict[str, Any] = {"SOURCE": blob, "CELLS": self._memory(number), "LISTS": count, **self._numbers}
+                facts |= {"GROUP_UNITS": blob.shape.units // operation.groups, "UNIT_CELLS": lists.cells, **ways}
+                facts |= {"POSITIONS": sample, "ROW_POSITIONS": self.counted.row, "BASE": lists.base}
+                size, label = GlobalSize(local, 1, count, positions=sample, tile=local), f"{operation.label}: cells"
+                calls.append(operation.call("convolution/pack_cells", size, local, label, **facts))
         return calls
-
-    def _pack(self, number: int, given: dict[str, Macro]) -> KernelCall:
-        operation, local, sample = self.operation, group_size(self.operation.tuning.model), self.counted.sample
-        blob, lists = self.read[number], self.counted.lists[number]
-        size = GlobalSize(local, 1, lists.sample // sample, positions=sample, tile=local)
-        facts: dict[str, Any] = {
-            "SOURCE": blob,
-            "CELLS": self._memory(number),
-            "BASE": lists.base,
-            "UNIT_CELLS": lists.cells,
-        }
-        facts |= {
-            "GROUP_UNITS": blob.shape.units // operation.groups,
-            **self._numbers,
-            "LISTS": lists.sample // sample,
-        }
-        facts |= {"POSITIONS": sample, "ROW_POSITIONS": self.counted.row, **given}
-        return operation.call("convolution/pack_cells", size, local, f"{operation.label}: cells", **facts)
 
     def _products(self) -> list[KernelCall]:
         return [*self._packed(), *super()._products()]

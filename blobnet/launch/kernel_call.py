@@ -76,7 +76,7 @@ _GROUP_UNITS = 64
 _FEW_SHARERS = 16
 #: Floats that a GPU loads at once. Of blobs of cells: cells that a work-item takes at once, and those that it takes for
 #: one that it would else have in a pass.
-_QUAD, _CELLS_AT_ONCE, _CELL_PASSES = 4, 2, 4
+_QUAD, CELLS_AT_ONCE, _CELL_PASSES = 4, 2, 4
 #: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
 _CELLS_OF_A_WORK_ITEM = 4096
 
@@ -568,7 +568,7 @@ def cell_call(
     planes = first.layout.shape
     if first.type.cell > 1 and tuning.model.is_simt:
         # A cell takes the registers of many numbers, and what is read of its units the time of several cells.
-        tunables["CELLS"] = _CELLS_AT_ONCE
+        tunables["CELLS"] = CELLS_AT_ONCE
         planes = Shape(planes.units, -(-planes.positions // _CELL_PASSES))
     size, local = cell_work(kernel, planes, tuning)
     return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tunables, local)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from blobnet.launch.elementwise import EpilogueOp, fits, norm, slope_macro, with_epilogue
 from blobnet.launch.kernel_call import (
+    CELLS_AT_ONCE,
     SHARD_COUNTS,
     Array,
     Blob,
@@ -113,7 +114,9 @@ class BatchNorm(Layer):
         made = {"STATISTICS": _statistics(site), **running}
         if _by_units(site):
             arrays = {**made, **_affine(site)}
-            call = _unit_call("normalization/forward_unit", label, site, blobs, arrays, {"UNITS": units, **own})
+            call = _unit_call(
+                "normalization/forward_unit", label, site, blobs, arrays, {"UNITS": source.layout.unit_count, **own}
+            )
             return [with_epilogue(call, site.epilogue)]
         partials = {"PARTIALS": site.memory("partials", per_sample=3 * source.shape.planes)}
         kernel = "normalization/forward_plane_statistics"
@@ -245,11 +248,11 @@ def _by_units(site: LayerContext) -> bool:
     NOTE: on a GPU it is launches that it saves, which cost a host more than such a pass a GPU (docs/many_devices.md).
     """
     model, layout = site.tuning.model, site.inputs[0].layout
-    if site.inputs[0].type.cell > 1:
-        return False
     values = site.batch_size * layout.plane_elements
     if model.is_simt:
-        fits = group_size(model) >= _CELL_SHARERS and values <= _UNIT_VALUES
+        # Of cells there are fewer groups, which must leave no compute unit without one.
+        has_groups = site.inputs[0].type.cell == 1 or layout.unit_count >= model.cores
+        fits = group_size(model) >= _CELL_SHARERS and values <= _UNIT_VALUES and has_groups
     else:
         own_cache = model.caches[1] if len(model.caches) > 1 else 0
         fits = 2 * FLOAT32.itemsize * values <= own_cache and layout.unit_count >= _UNITS_OF_A_CORE * model.cores
@@ -268,6 +271,8 @@ def _unit_call(
     if model.is_simt:
         local = (_CELL_SHARERS, 1, group_size(model, _UNIT_ITEMS) // _CELL_SHARERS)
         steps = -(-layout.plane_elements // _CELL_SHARERS)
+        if site.inputs[0].type.cell > 1:
+            tunables = {"LANES": 1, "CELLS": CELLS_AT_ONCE}
         tunables = {name: power_of_two(steps, most) for name, most in tunables.items()}
     else:
         local = (1, 1, 1)

@@ -39,7 +39,7 @@
 #include "in_place.h"
 #include "put.h"
 #include "normalization/normalized.h"
-#define GROUP_SUM_TYPE accumulator_pair_t
+#define GROUP_SUM_TYPE number_pair_t
 #include "normalization/unit_sum.h"
 
 __kernel void normalization_backward_unit(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
@@ -47,9 +47,9 @@ __kernel void normalization_backward_unit(READ_BLOB(input), READ_BLOB(output_del
                                           READ_ARRAY(shift_t, shift), WRITE_ARRAY(real_t, scale_gradient),
                                           WRITE_ARRAY(real_t, shift_gradient), const int count)
 {
-    __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
+    __local number_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
     LOAD_STATISTICS(UNIT);
-    accumulator_pair_t sums = 0;
+    number_pair_t sums = 0;
     FOR_SAMPLES
     {
         __global const input_t *plane = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
@@ -66,16 +66,16 @@ __kernel void normalization_backward_unit(READ_BLOB(input), READ_BLOB(output_del
             linear += WITHIN_PLANE(deltas);
             products += WITHIN_PLANE(deltas * centred);
         }
-        sums += (accumulator_pair_t)(VECTOR_SUM(linear), VECTOR_SUM(products));
+        sums += (number_pair_t)(VECTOR_SUM(linear), VECTOR_SUM(products));
     }
-    const accumulator_pair_t total = UNIT_SUM(sums, group);
+    const number_pair_t total = UNIT_SUM(sums, group);
     if (get_local_id(0) == 0 && get_local_id(2) == 0) {
-        ARRAY(shift_gradient)[UNIT] = total.s0;
-        ARRAY(scale_gradient)[UNIT] = total.s1 * inverse;
+        SET_UNIT_NUMBERS(total.lo, ARRAY(shift_gradient), UNIT);
+        SET_UNIT_NUMBERS(total.hi * inverse, ARRAY(scale_gradient), UNIT);
     }
     const accumulator_t values = (accumulator_t)count * PLANE_CELLS;
-    const accumulator_t delta_mean = total.s0 / values;
-    const accumulator_t slope = inverse * (total.s1 * inverse / values);
+    const number_t delta_mean = total.lo / values;
+    const number_t slope = inverse * (total.hi * inverse / values);
     FOR_SAMPLES
     {
         __global const input_t *cells = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);

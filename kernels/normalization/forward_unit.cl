@@ -36,7 +36,7 @@
 #include "normalization/plane_sums.h"
 #include "normalization/normalized.h"
 #include "normalization/statistics.h"
-#define GROUP_SUM_TYPE accumulator_pair_t
+#define GROUP_SUM_TYPE number_pair_t
 #include "normalization/unit_sum.h"
 #include "joined.h"
 
@@ -53,16 +53,16 @@ __kernel void normalization_forward_unit(READ_BLOB(input), READ_BLOB(residual), 
                                          READ_ARRAY(shift_t, shift) MORE_ARRAYS, const int count,
                                          const int units)
 {
-    __local accumulator_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
+    __local number_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
     /* NOTE: a single cell may be an outlier, above all at the border. Where all are equal, nothing is lost. */
-    const real_t first_cell = QUARTER_CELL(0, 1, 1);
-    real_t distance = 0;
+    const number_t first_cell = QUARTER_CELL(0, 1, 1);
+    number_t distance = 0;
     for (int number = 0; number < 4; number++) {
         distance += (FROM_FIRST(number, 1, 1) + FROM_FIRST(number, 1, 3))
                     + (FROM_FIRST(number, 3, 1) + FROM_FIRST(number, 3, 3));
     }
-    const real_t origin = first_cell + distance / 16;
-    accumulator_pair_t sums = 0;
+    const number_t origin = first_cell + distance / 16;
+    number_pair_t sums = 0;
     FOR_SAMPLES
     {
         __global const input_t *plane = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
@@ -74,19 +74,19 @@ __kernel void normalization_forward_unit(READ_BLOB(input), READ_BLOB(residual), 
             linear += distances;
             squares += distances * distances;
         }
-        sums += (accumulator_pair_t)(VECTOR_SUM(linear), VECTOR_SUM(squares));
+        sums += (number_pair_t)(VECTOR_SUM(linear), VECTOR_SUM(squares));
     }
-    const accumulator_pair_t total = UNIT_SUM(sums, group);
+    const number_pair_t total = UNIT_SUM(sums, group);
     const accumulator_t values = (accumulator_t)count * PLANE_CELLS;
-    const accumulator_t relative = total.s0 / values;
-    const accumulator_t mean = origin + relative;
-    const accumulator_t lost = (origin - mean) + relative;
-    const unit_moments_t moments = {mean, lost, fmax(total.s1 - total.s0 * relative, 0.0f)};
+    const number_t relative = total.lo / values;
+    const number_t mean = origin + relative;
+    const number_t lost = (origin - mean) + relative;
+    const unit_moments_t moments = {mean, lost, fmax(total.hi - total.lo * relative, 0.0f)};
     if (get_local_id(0) == 0 && get_local_id(2) == 0) {
         STORE_STATISTICS(UNIT, moments, values);
     }
-    const accumulator_t factor = INVERSE_DEVIATION(moments, values) * READ_VALUE(ARRAY(scale), UNIT);
-    const accumulator_t term = READ_VALUE(ARRAY(shift), UNIT);
+    const number_t factor = INVERSE_DEVIATION(moments, values) * UNIT_NUMBERS(ARRAY(scale), UNIT);
+    const number_t term = UNIT_NUMBERS(ARRAY(shift), UNIT);
     FOR_SAMPLES
     {
         __global const input_t *from = input + BLOB_INDEX(INPUT, n, UNIT, 0, 0);
