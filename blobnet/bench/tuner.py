@@ -68,6 +68,8 @@ def jobs_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning, *, in
     """The distinct tasks of a network that there are several ways for, in the order of their layers."""
     loss = (MeanSquaredError(),) * len(graph.exits) if training else None
     wanted = training and input_delta
+    # NOTE: what is measured are layers alone, whose blobs have numbers.
+    tuning = replace(tuning, cells=None)
     plan = make_plan(graph, batch_size, loss=loss, training=training, tuning=tuning, input_delta=wanted)
     counts: Counter[Task] = Counter()
     cases: dict[Task, Case] = {}

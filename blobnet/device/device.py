@@ -14,7 +14,7 @@ from blobnet.device.queue import Queue
 from blobnet.device.tuning import Tunings
 from blobnet.errors import DeviceError
 from blobnet.hardware.device_model import HOPPER, DeviceModel
-from blobnet.launch.kernel_call import Tuning, settle
+from blobnet.launch.kernel_call import PRECISIONS, Tuning, settle
 from blobnet.memory.blob import CELLS_OF, FLOAT32, Padding
 from blobnet.support.old_names import names_of_parts
 
@@ -87,14 +87,10 @@ class Device:
     def tuning(self) -> Tuning:
         """Values for tunables on this device, and the candidates that were measured as the fastest."""
         model = self.model
-        return Tuning(
-            model,
-            products_on(model, self.precision),
-            self.tunings.choices,
-            self.padding,
-            self.storage,
-            CELLS_OF.get(self.storage) if model.capability == HOPPER else None,
-        )
+        products = products_on(model, self.precision)
+        takes_cells = model.capability == HOPPER and PRECISIONS[products][1] == self.storage
+        cells = CELLS_OF.get(self.storage) if takes_cells else None
+        return Tuning(model, products, self.tunings.choices, self.padding, self.storage, cells)
 
     def at(self, precision: str, storage: str = FLOAT32.name) -> Device:
         """Return the same device, with the same queue, memory and programs, for one of PRECISIONS.

@@ -120,13 +120,18 @@ class Implementation(ABC):
         """The launches."""
 
 
+def unbroken(choices: TunedChoices, task: Task, candidates: Sequence[Implementation]) -> Sequence[Implementation]:
+    """Return those that no driver is known to refuse or to build wrongly."""
+    broken = choices.broken
+    return [item for item in candidates if not is_broken(task, item.way, broken)] if broken else candidates
+
+
 def choose(choices: TunedChoices, task: Task, candidates: Sequence[Implementation]) -> Implementation:
     """The candidate that was chosen for ``task``, else the cheapest that is no guess; no broken one, if possible.
 
     What was chosen may not be there: tiles change from version to version, and some come and go with the batch.
     """
-    broken = choices.broken
-    usable = [item for item in candidates if not (broken and is_broken(task, item.way, broken))] or candidates
+    usable = unbroken(choices, task, candidates) or candidates
     for _, way in choices.near(task):
         if found := [item for item in usable if item.way == way]:
             return found[0]

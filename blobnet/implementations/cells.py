@@ -20,11 +20,13 @@ from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile
 from blobnet.implementations.tiled import Tiled
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, group_size, rounded_up
 from blobnet.launch.kernel_source import Macro, table_text
-from blobnet.memory.blob import BlobLayout, Shape
+from blobnet.memory.blob import BFLOAT16_CELLS, FLOAT16_CELLS, BlobLayout, Shape
 from blobnet.memory.windows import PhaseAxis
 
-#: Units of a cell by the type of products; its bytes, and the floats that it is as long as.
-UNITS_OF_CELL, _CELL_BYTES, _CELL_FLOATS = {"tf32": 4, "bf16": 8, "fp16": 8}, 16, 4
+#: What products take as it lies, by their type; units of a cell; its bytes, and the floats that it is as long as.
+TYPES_OF_CELLS = {"bf16": BFLOAT16_CELLS, "fp16": FLOAT16_CELLS}
+UNITS_OF_CELL = {"tf32": 4, **{name: kind.cell for name, kind in TYPES_OF_CELLS.items()}}
+_CELL_BYTES, _CELL_FLOATS = 16, 4
 #: Bytes of local memory of a work-group, less what signals need.
 _LOCAL_BYTES = (227 << 10) - 128
 #: Bytes that the cells of a blob may take.
@@ -205,14 +207,20 @@ class Cells(Tiled):
         self.places = _Taps.of([phase.horizontal for phase in phases], width)
         #: The source's phases that taps read: a run of cells for each.
         self.runs = len(self.rows.phases) * len(self.places.phases)
-        ways = product((True, False), repeat=len(self.read))
-        self.counted = next(found for found in map(self._counted, ways) if found)
-        #: Positions between the first and the last tap.
-        self.span = max(span for _, span, _ in self.counted.tables)
-        packed = [lists.sample for lists in self.counted.lists if lists.is_packed]
-        has_room = operation.batch_size * _CELL_BYTES * max(packed, default=0) <= _MAX_BYTES
         is_dense = self.rows.is_dense and self.places.is_dense
-        self.fits = is_dense and self.stages >= _MIN_STAGES and has_room
+        # As they lie, where that leaves room for a few steps; the last way packs all, which can always be counted.
+        for ways in product((True, False), repeat=len(self.read)):
+            if counted := self._counted(ways):
+                self.counted = counted
+                self.fits = is_dense and self._has_room()
+                if self.fits:
+                    break
+
+    def _has_room(self) -> bool:
+        """Return True if steps fit local memory, and what is packed a buffer."""
+        packed = max((lists.sample for lists in self.counted.lists if lists.is_packed), default=0)
+        fits = self.operation.batch_size * _CELL_BYTES * packed <= _MAX_BYTES
+        return fits and self.stages >= _MIN_STAGES
 
     @property
     def read(self) -> list[Blob]:
@@ -252,7 +260,7 @@ class Cells(Tiled):
     def _lies(self, blob: Blob, sample: int, number: int) -> bool:
         """Return True if a blob's cells can be read as they lie: whole ones, all zeros there, and side by side."""
         is_apart = number == 0 and (self.rows.stride, self.places.stride) != (1, 1)
-        return blob.type.cell == self.cell and not is_apart and sample <= blob.layout.plane_extent
+        return blob.type == TYPES_OF_CELLS.get(self.precision) and not is_apart and sample <= blob.layout.plane_extent
 
     def _memory(self, number: int) -> Array:
         """Memory for the cells of what is read."""
@@ -269,9 +277,10 @@ class Cells(Tiled):
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:
-        of_cells = (blob for blob in (operation.input, operation.output) if blob.type.cell > 1)
+        of_cells = [blob for blob in (operation.input, operation.output) if blob.type.cell > 1]
         is_whole = all(blob.shape.units // operation.groups % blob.type.cell == 0 for blob in of_cells)
-        return super().matches(operation) and is_whole
+        # Products of tf32 take cells of 4 units, which no blob has.
+        return super().matches(operation) and (not of_cells or (is_whole and operation.tuning.precision != "tf32"))
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:
@@ -299,7 +308,12 @@ class Cells(Tiled):
         first = min(shifts)
         return sorted((run, shift - first, tap) for run, shift, tap in found), max(shifts) - first, first
 
-    @cached_property
+    @property
+    def span(self) -> int:
+        """Positions between the first and the last tap."""
+        return max(span for _, span, _ in self.counted.tables)
+
+    @property
     def stages(self) -> int:
         """Steps of the weights, or of the gradient's factors, in local memory: as many as there is room for."""
         tile, run = self.tile, self.span + self._tile_positions
@@ -359,10 +373,8 @@ class Cells(Tiled):
         return super().packing_items // _CELL_FLOATS
 
     def facts(self, phase: Phase) -> dict[str, Any]:
-        (taps, span, first), (source, *_) = (
-            self.counted.tables[self.phases(self.operation).index(phase)],
-            self.counted.lists,
-        )
+        taps, span, first = self.counted.tables[self.phases(self.operation).index(phase)]
+        source = self.counted.lists[0]
         return {
             **self._numbers,
             "DEPTH_CELLS": self.depth_cells,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from blobnet.implementations.base import BACKWARD_WEIGHTS
+from blobnet.implementations.base import BACKWARD_WEIGHTS, unbroken
 from blobnet.launch.elementwise import PER_CELL, SUM, EpilogueOp, fits
 from blobnet.launch.kernel_call import Blob, KernelCall
 from blobnet.launch.task import Task, convolution_text
@@ -84,7 +84,8 @@ class _Convolution(Filtering, _Product):
             input_deltas=tuple(blob and fits(blob) for blob in site.input_deltas),
             output_delta=site.output_delta and fits(site.output_delta),
         )
-        ways = self.alternatives(would_be).values()
+        found = self.alternatives(would_be)
+        ways = [unbroken(site.tuning.choices, task, each) for task, each in found.items()]
         return TakesCells(inputs, output, alike=apart) if all(ways) else TakesCells()
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
@@ -97,7 +98,10 @@ class _Convolution(Filtering, _Product):
         sizes = site.inputs[0].shape.units, *site.inputs[0].shape.axes[-self.rank :]
         # The bias costs nothing to speak of.
         layer = f"{'x'.join(map(str, sizes))}:{replace(self, bias=False).notation}"
-        return Task(direction, layer, site.batch_size, site.tuning.precision)
+        # Choices that were measured with blobs of numbers are none for cells.
+        has_cells = site.inputs[0].type.cell * site.output.type.cell > 1
+        precision = f"{site.tuning.precision}-cells" if has_cells else site.tuning.precision
+        return Task(direction, layer, site.batch_size, precision)
 
 
 @dataclass(frozen=True)

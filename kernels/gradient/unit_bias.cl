@@ -23,7 +23,11 @@
 #define GROUP_SUM_TYPE number_t
 #include "group_sum.h"
 
+#if LOCAL_WIDTH > 1
+#define SUMS 1
+#else
 #define SUMS 16
+#endif
 
 __kernel void gradient_unit_bias(READ_BLOB(output_delta), WRITE_ARRAY(real_t, partials), const int count,
                                  const int splits)
