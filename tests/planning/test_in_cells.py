@@ -11,13 +11,14 @@ import pytest
 
 from blobnet import layers
 from blobnet.device.device import Device
+from blobnet.launch.task import BrokenVariant
 from blobnet.layers import Node
 from blobnet.losses import CrossEntropy
-from blobnet.memory.blob import BFLOAT16_CELLS, StorageType
+from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, StorageType
 from blobnet.model import Model
 from blobnet.planning import make_plan, plan
 from blobnet.planning.plan import Plan
-from tests.kinds import as_gpu, only
+from tests.kinds import as_gpu, only, tuning_for
 
 #: The samples of a batch, and their shape.
 COUNT, SIDE = 5, 9
@@ -112,8 +113,8 @@ def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device]
     x = generator.standard_normal((COUNT, 3, SIDE, SIDE)).astype(np.float32)
     y = generator.integers(0, 7, COUNT)
     found = []
-    for cells in (None, BFLOAT16_CELLS):
-        model, device = model_of(name), takes(cells)
+    for kind in (None, BFLOAT16_CELLS):
+        model, device = model_of(name), takes(kind)
         made = model.gradients(x, y, loss="cross_entropy", device=device, precision="bf16", debug=True)
         made["prediction"] = model.predict(x, device=device, precision="bf16", batch_size=3)
         found.append(made)
@@ -182,3 +183,28 @@ def test_cells_must_save_more_than_they_cost(
     monkeypatch.setattr(plan, "_LAUNCH_BYTES", 15 << 20)
     assert not has_cells(132)
     assert has_cells(2)
+
+
+def test_ways_that_are_broken_are_none(takes: Callable[[StorageType | None], Device]) -> None:
+    """Where a driver builds no products of cells, blobs have numbers, and products are others."""
+    tuning = takes(BFLOAT16_CELLS).at("bf16").tuning
+    broken = frozenset({BrokenVariant.parse("cells")})
+    tuning = replace(tuning, choices=replace(tuning.choices, broken=broken, only=frozenset()))
+    made = make_plan(model_of("residual").graph, COUNT, tuning=tuning, training=True, loss=CrossEntropy())
+    assert {blob.type.cell for blob in made.outputs.values()} == {1}
+    assert not any(call.kernel.endswith("_cells") for _, call in made.calls)
+
+
+def test_what_others_read_may_leave_no_room_for_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pitch that one reader wants makes another one's runs too long to be read as they lie: it packs."""
+    monkeypatch.setattr(plan, "_LAUNCH_BYTES", 0)
+    images = layers.Input(8, 6, 232)()
+    node = layers.Conv2D(64, 1, activation="relu")(images)
+    ends = [layers.Conv2D(64, 3, padding=1)(node), layers.Conv2D(64, (1, 33), padding=(0, 16))(node)]
+    graph = Model(images, layers.Dense(3)(layers.GlobalAveragePool()(layers.Add()(ends)))).graph
+    tuning = tuning_for("gpu", compute_units=132, capability=(9, 0), precision="bf16", storage=BFLOAT16)
+    tuning = replace(tuning, cells=BFLOAT16_CELLS)
+    made = make_plan(graph, 64, tuning=tuning, training=True, loss=CrossEntropy())
+    assert made.outputs["conv2d_1"].type.cell == 8
+    packed = [call.label for _, call in made.calls if call.kernel == "convolution/pack_cells"]
+    assert any(label.startswith("conv2d_2 backward weight") for label in packed), packed
