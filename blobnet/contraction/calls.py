@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from blobnet.contraction import costs
+from blobnet.contraction.cells import Cells, in_cells
 from blobnet.contraction.derivatives import filled
 from blobnet.contraction.form import Apply, Expression, Number, Program, Read, Tensor, rewritten, unused
 from blobnet.contraction.layout import Layout
@@ -26,7 +27,7 @@ from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, group_size
 from blobnet.launch.kernel_source import KernelSource
 from blobnet.launch.task import Variant
-from blobnet.memory.blob import FLOAT32, BlobLayout, Halo
+from blobnet.memory.blob import FLOAT32, STORAGE_TYPES, BlobLayout, Halo
 
 Operand = Blob | Array
 #: Axes of a tensor in a blob before the spatial ones: the sample and the unit.
@@ -177,12 +178,46 @@ def _overlap(one: Operand, other: Operand) -> bool:
     return start < other_end and other_start < end
 
 
-def _place(operand: Operand, tensor: Tensor, batch: int) -> Place:
+def takes_cells(program: Program, operands: Mapping[str, Operand]) -> bool:
+    """Return True if statements walk the units of whole cells, where blobs among the operands have cells."""
+    return _in_cells(program, operands) is not None
+
+
+def _in_cells(program: Program, operands: Mapping[str, Operand]) -> tuple[Program, Cells] | None:
+    """A program with tensors in cells where their blobs are, and the axes in two; None if it cannot be."""
+    tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
+    blobs = {name: blob for name in tensors if isinstance(blob := operands.get(name), Blob)}
+    lie = frozenset(name for name, blob in blobs.items() if blob.type.cell > 1)
+    if not lie:
+        return program, Cells(1)
+    if any(tensors[name].shape[1] != blobs[name].shape.units for name in lie):
+        return None
+    return in_cells(program, max(blob.type.cell for blob in blobs.values()), lie, frozenset(blobs.keys() - lie))
+
+
+def _place(operand: Operand, tensor: Tensor, batch: int, cells: Cells) -> Place:
     """Where a tensor lies."""
     if isinstance(operand, Blob):
-        blob, found = operand.layout, _layout(operand.layout, tensor, batch)
-        slack = blob.plane_memory_elements > blob.plane_extent
-        return Place(found, blob.unit_memory_elements, has_samples=True, type=operand.type, has_slack=slack)
+        blob, kind = operand.layout, operand.type
+        if kind.cell > 1:
+            samples, units, *others = tensor.shape
+            lie = _layout(blob, replace(tensor, shape=(samples, units // kind.cell, *others)), batch)
+            found = Layout(
+                (*lie.shape, kind.cell),
+                (*(kind.cell * stride for stride in lie.strides), 1),
+                kind.cell * lie.offset,
+                kind.cell * lie.elements,
+                (*lie.halo, (0, 0)),
+            )
+        else:
+            found = cells.layout(tensor.name, _layout(blob, tensor, batch))
+        slack, unit = blob.plane_memory_elements > blob.plane_extent, kind.cell * blob.unit_memory_elements
+        return Place(found, unit, has_samples=True, type=STORAGE_TYPES[kind.name], has_slack=slack)
+    place = _place_of_array(operand, tensor, batch)
+    return replace(place, layout=cells.layout(tensor.name, place.layout))
+
+
+def _place_of_array(operand: Array, tensor: Tensor, batch: int) -> Place:
     dense = Layout.padded(tensor.shape)
     if not operand.per_sample:
         _require(tensor, operand.elements >= tensor.elements, array=operand.elements)
@@ -230,10 +265,14 @@ def _lowered_for(
     """Lower a program for the places of its operands; return it and its cost."""
     aliases = _aliases(program, operands, context.label)
     tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
-    places = tuple((name, _place(operands[name], tensor, context.batch)) for name, tensor in tensors.items())
+    found = _in_cells(accumulating(program, accumulate), operands)
+    if found is None:
+        raise KernelError(context.label, "statements must walk the units of whole cells, where blobs have them")
+    program, cells = found
+    places = tuple((name, _place(operands[name], tensor, context.batch, cells)) for name, tensor in tensors.items())
     tuning = context.tuning
     broken = frozenset(fault.way for fault in tuning.choices.broken if fault.way.variant == _VARIANT)
-    return _lowered(accumulating(program, accumulate), places, aliases, tuning.model, broken)
+    return _lowered(program, places, aliases, tuning.model, broken)
 
 
 @lru_cache(maxsize=4096)

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from blobnet.contraction import function
 from blobnet.contraction.build import Builder, indexes
-from blobnet.contraction.calls import Context, Operand, calls, cost
+from blobnet.contraction.calls import Context, Operand, calls, cost, takes_cells
 from blobnet.contraction.derivatives import delta_names, differentiate
 from blobnet.contraction.form import Affine, Program, Tensor
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
@@ -25,6 +25,7 @@ class Compiled(Implementation):
     is_last_resort = True
     is_guess = True
     kernels = "generated"
+    takes_cells = True
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:
@@ -32,7 +33,8 @@ class Compiled(Implementation):
         made, given = operation.output.shape, operation.input.shape
         sizes = (made.height, given.height), (made.width, given.width)
         axes = zip((operation.vertical, operation.horizontal), sizes, strict=True)
-        return super().matches(operation) and all(axis.meets(*size) for axis, size in axes)
+        fits = super().matches(operation) and all(axis.meets(*size) for axis, size in axes)
+        return fits and (not operation.has_cells or takes_cells(*cls(operation)._parts[:2]))
 
     @property
     def cost(self) -> float:

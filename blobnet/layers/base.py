@@ -182,6 +182,20 @@ class LayerContext:
     ordinal: int = 0
     shapes: tuple[Shape, ...] = ()
 
+    def in_cells(self, kind: StorageType) -> LayerContext:
+        """Return the site with cells for the elements of all blobs whose units fill cells."""
+
+        def fits(blob: Blob) -> Blob:
+            return blob.in_cells(kind) if blob.shape.units % kind.cell == 0 and blob.type.cell == 1 else blob
+
+        return replace(
+            self,
+            inputs=tuple(map(fits, self.inputs)),
+            output=fits(self.output),
+            input_deltas=tuple(blob and fits(blob) for blob in self.input_deltas),
+            output_delta=self.output_delta and fits(self.output_delta),
+        )
+
     def parameter(self, name: str) -> Array:
         """A parameter of this layer."""
         return self.array(ArrayHandle(ArrayKind.PARAMETER, name))

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS, unbroken
 from blobnet.launch.elementwise import PER_CELL, SUM, EpilogueOp, fits
-from blobnet.launch.kernel_call import Blob, KernelCall
+from blobnet.launch.kernel_call import KernelCall
 from blobnet.launch.task import Task, convolution_text
 from blobnet.layers.base import LayerContext, ParameterSpec, TakesCells
 from blobnet.layers.product import BIAS_MODES, _Product, without_norm
@@ -73,20 +73,10 @@ class _Convolution(Filtering, _Product):
         inputs, output = (blob.shape.units // each % kind.cell == 0 for blob in (site.inputs[0], site.output))
         if apart and not inputs:
             return TakesCells()
-
-        def fits(blob: Blob) -> Blob:
-            return blob.in_cells(kind) if blob.shape.units % kind.cell == 0 else blob
-
-        would_be = replace(
-            site,
-            inputs=tuple(map(fits, site.inputs)),
-            output=fits(site.output),
-            input_deltas=tuple(blob and fits(blob) for blob in site.input_deltas),
-            output_delta=site.output_delta and fits(site.output_delta),
-        )
-        found = self.alternatives(would_be)
+        found = self.alternatives(site.in_cells(kind))
         ways = [unbroken(site.tuning.choices, task, each) for task, each in found.items()]
-        return TakesCells(inputs, output, alike=apart) if all(ways) else TakesCells()
+        has_own = all(any(not way.is_last_resort for way in each) for each in ways)
+        return TakesCells(inputs, output, alike=apart) if has_own else TakesCells()
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))

@@ -9,7 +9,7 @@ from typing import ClassVar
 from blobnet.launch.elementwise import EpilogueOp
 from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, Tuning, rounded_up, row_group
 from blobnet.launch.kernel_source import Macro
-from blobnet.layers.base import Layer, LayerContext, Placement, Placements
+from blobnet.layers.base import ALIKE, Layer, LayerContext, Placement, Placements, TakesCells
 from blobnet.memory.blob import Shape
 
 #: Blocks of elements that a CPU's work-item should have, so that starting it does not cost more than its work.
@@ -76,7 +76,7 @@ class Dropout(Layer):
         self, kernel: str, label: str, site: LayerContext, blobs: dict[str, Blob], macros: dict[str, Macro]
     ) -> KernelCall:
         tunables = site.tuning.of(kernel)
-        blocks = -(-site.output.shape.elements // (4 * tunables["LANES"]))
+        blocks = -(-site.output.layout.shape.elements // (4 * tunables["LANES"]))
         size, local = _block_work(blocks, site.tuning)
         return KernelCall(
             kernel,
@@ -112,6 +112,9 @@ class StochasticDepth(Dropout):
     """
 
     is_whole: ClassVar[bool] = True
+
+    def takes_cells(self, site: LayerContext) -> TakesCells:
+        return ALIKE
 
 
 def _block_work(blocks: int, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:

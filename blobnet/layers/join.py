@@ -97,7 +97,7 @@ class Add(_Join):
         return replace(super().placement(inputs, training), delta=Placement.SHARED)
 
     def takes_cells(self, site: LayerContext) -> TakesCells:
-        return ALIKE if len(set(site.shapes)) == 1 else TakesCells()
+        return ALIKE if len(set(site.shapes)) == 1 else super().takes_cells(site)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         if len(set(site.shapes)) > 1:

@@ -39,7 +39,7 @@ from blobnet.implementations.programs import calls
 from blobnet.implementations.recognition import convolution_of
 from blobnet.launch.elementwise import EpilogueOp, renamed
 from blobnet.launch.kernel_call import Array, Blob, KernelCall
-from blobnet.layers.base import Kept, Layer, LayerContext, ParameterSpec, Placement, Placements
+from blobnet.layers.base import Kept, Layer, LayerContext, ParameterSpec, Placement, Placements, TakesCells
 from blobnet.layers.initializers import GIVEN, check_initializer
 from blobnet.memory.blob import Halo, Shape
 from blobnet.support.checks import is_int
@@ -186,23 +186,38 @@ class ContractionLayer(Layer):
         parts = [part for part in steps.gradients if any(tensor.name in deltas for tensor in part.outputs)]
         return [call for part in parts for call in self._calls(site, part, direction)]
 
+    def takes_cells(self, site: LayerContext) -> TakesCells:
+        kind = site.tuning.cells
+        if kind is None:
+            return TakesCells()
+        would_be = site.in_cells(kind)
+        steps, blobs = self._steps(would_be), self._blobs(would_be)
+        fits = all(compiled.takes_cells(part, blobs) for part in (steps.forward, *steps.gradients))
+        return TakesCells(inputs=fits, output=fits)
+
+    def _blobs(self, site: LayerContext) -> dict[str, Blob]:
+        """The blobs of tensors."""
+        bound, deltas = self.bound(site.shapes, site.batch_size), self._steps(site).deltas
+        found = {bound.output.name: site.output, **dict(zip(bound.inputs, site.inputs, strict=True))}
+        if site.output_delta:
+            found[deltas[bound.output.name]] = site.output_delta
+        return found | {
+            deltas[name]: delta for name, delta in zip(bound.inputs, site.input_deltas, strict=False) if delta
+        }
+
     def _calls(
         self, site: LayerContext, part: Program, direction: str, steps: tuple[EpilogueOp, ...] = ()
     ) -> list[KernelCall]:
         """The launches of a pass; ``steps`` are done to the values of its first output."""
         bound, deltas = self.bound(site.shapes, site.batch_size), self._steps(site).deltas
-        operands: dict[str, Blob | Array] = {bound.output.name: site.output}
-        operands |= zip(bound.inputs, site.inputs, strict=True)
+        operands: dict[str, Blob | Array] = {**self._blobs(site)}
         operands |= {tensor.name: site.parameter(tensor.name) for tensor in bound.parameters}
-        if site.output_delta:
-            operands[deltas[bound.output.name]] = site.output_delta
         operands |= {deltas[name]: site.gradient(name) for name in self._trained(site)}
-        ends = zip(bound.inputs, site.input_deltas, site.accumulate, strict=False)
-        wanted = [(deltas[name], delta, is_added) for name, delta, is_added in ends if delta]
-        operands |= {name: delta for name, delta, _ in wanted}
         for tensor in (*part.inputs, *part.outputs):
             if tensor.name not in operands:
                 operands[tensor.name] = self._between(site, tensor)
+        ends = zip(bound.inputs, site.input_deltas, site.accumulate, strict=False)
+        added = {deltas[name] for name, delta, is_added in ends if delta and is_added}
         made = [tensor.name for tensor in part.outputs]
 
         def memory(name: str, elements: int, per_sample: int) -> Array:
@@ -210,8 +225,7 @@ class ContractionLayer(Layer):
             return site.memory(f"{name} of {', '.join(made)}", elements, per_sample)
 
         context = compiled.Context(f"{site.name} {direction}", site.batch_size, memory, site.tuning, site.name)
-        accumulate = [name for name, _, is_added in wanted if is_added and name in made]
-        return calls(part, operands, context, accumulate, steps)
+        return calls(part, operands, context, [name for name in made if name in added], steps)
 
     def _between(self, site: LayerContext, tensor: Tensor) -> Array:
         """Memory for what one pass leaves to another; of what grows with the batch, each sample has a part."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 
 from blobnet.device import splice
@@ -22,6 +23,7 @@ from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.memory.blob import BFLOAT16_CELLS, CELLS_OF, BlobLayout, Shape
 from tests.kinds import tuning_for
+from tests.layers.test_convolution import contract
 from tests.layers.test_convolution_tensor import MORE_CASES, check_rounding, exact, need_tensor_cores
 from tests.layers.test_convolution_variants import in_splits
 

@@ -211,12 +211,38 @@ def test_other_layers_of_narrow_blobs(device: Device, name: str, kind: str, stor
     run_torch_contract(device, layer, shapes, module, **tolerance, fused=(), **settings)
 
 
+#: Layers of statements that do not walk whole cells: they read units across, or a group has too few.
+NOT_IN_CELLS = {
+    "local_response_norm", "depth_to_space", "space_to_depth", "conv_transpose_2d", "interleave", "slice",
+}  # fmt: skip
+#: Layers of other shapes than units times any number.
+OTHER_SHAPES = {"multiply", "matmul"}
+
+
+@pytest.mark.parametrize("name", [name for name in test_operators.CASES if name not in OTHER_SHAPES])
+def test_compiled_layers_take_blobs_of_cells(device: Device, name: str) -> None:
+    layer, shapes, module = torch_case(name)
+    shapes, storage = [shape.with_units(8 * shape.units) for shape in shapes], CELLS_OF[BFLOAT16]
+    settings: dict[str, Any] = {"tuning": tuning_for("gpu", storage=storage), "arrangements": ["own pitches"]}
+    tolerance = {"relative": storage.epsilon, "absolute": storage.epsilon}
+
+    def check() -> None:
+        run_torch_contract(device, layer, shapes, module, **tolerance, fused=(), **settings)
+
+    if name in NOT_IN_CELLS:
+        with pytest.raises(KernelError, match="statements must walk the units of whole cells, where blobs have them"):
+            check()
+    else:
+        check()
+
+
 @each_narrow
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_masks_and_numbers_of_words(device: Device, kind: str, storage: StorageType) -> None:
     tuning = tuning_for(kind, storage=storage)
     test_dropout.contract(device, Shape(3, 5, 7), 0.4, tuning, arrangements=["own pitches"])
     test_dropout.test_whole_samples(device, Shape(3, 5, 7), tuning)
+    test_dropout.test_whole_samples(device, Shape(24, 5, 7), tuning_for("gpu", storage=CELLS_OF[storage]))
     test_recurrent.embedding_contract(device, Shape(1, 5), tuning=tuning, arrangements=["own pitches"])
 
 

@@ -64,12 +64,24 @@ def separable(images: Node) -> Node:
     return layers.Dense(7)(layers.GlobalAveragePool()(node))
 
 
+def compiled(images: Node) -> Node:
+    """Layers that have no kernels of their own: gates of units, norms of units and groups, other planes."""
+    node = layers.Conv2D(16, 3, padding=1, activation="gelu")(images)
+    node = layers.SqueezeExcite(8)(layers.LayerNorm()(node))
+    gate = layers.Dense(16, activation="sigmoid")(layers.GlobalAveragePool()(node))
+    node = layers.Conv2D(16, 3, padding=1)(layers.PReLU()(layers.Multiply()([gate, node])))
+    node = layers.InstanceNorm()(layers.GroupNorm(2)(layers.Upsample(2)(node)))
+    node = layers.Conv2D(24, 3, padding=1)(layers.Scale()(node))
+    return layers.Dense(7)(layers.GlobalMaxPool()(node))
+
+
 #: By how much of the largest value results may differ.
-APART = {"without norms": 0.0, "residual": 2.0**-7, "separable": 2.0**-3}
+APART = {"without norms": 0.0, "residual": 2.0**-7, "separable": 2.0**-3, "compiled": 2.0**-6}
 NETWORKS: dict[str, Callable[[Node], Node]] = {
     "without norms": without_norms,
     "residual": residual,
     "separable": separable,
+    "compiled": compiled,
 }
 
 
@@ -135,14 +147,14 @@ def test_what_has_cells(takes: Callable[[StorageType | None], Device], name: str
 
     plain, made = made_with(None), made_with(BFLOAT16_CELLS)
     assert all(blob.type.cell == 1 for blob in plain.outputs.values())
-    # 12 and 20 units.
-    others = (
-        {"conv2d_5", "conv2d_6", "conv2d_6_relu", "flatten_1"} if name == "without norms" else {"globalaveragepool_1"}
-    )
+    others = {
+        "without norms": {"conv2d_5", "conv2d_6", "conv2d_6_relu", "flatten_1"},  # Of 12 and 20 units.
+        "compiled": {"dense_1_sigmoid", "dense_2", "globalaveragepool_1", "globalmaxpool_1"},
+    }.get(name, {"globalaveragepool_1"})
     assert {layer for layer, blob in made.outputs.items() if blob.type.cell == 1} == {"input_1", "dense_1", *others}
     packed = {call.label for _, call in made.calls if call.kernel == "convolution/pack_cells"}
-    others = {"without norms": ["conv2d_6"], "residual": ["conv2d_6", "conv2d_8"], "separable": []}
-    strided = {"conv2d_1", *others[name]}
+    more = {"without norms": ["conv2d_6"], "residual": ["conv2d_6", "conv2d_8"]}
+    strided = {"conv2d_1", *more.get(name, [])}
     assert {label.partition(" ")[0] for label in packed if "forward" in label} == strided
     assert not any("backward data" in label for label in packed if not label.startswith(("conv2d_5", "conv2d_6")))
 
