@@ -9,7 +9,8 @@ from blobnet.device.device import Device
 from blobnet.device.queue import event_seconds
 from blobnet.errors import OptionError
 from blobnet.execution.executor import Launch
-from blobnet.launch.kernel_call import Array, Batch, GlobalSize, KernelCall, group_size, power_of_two
+from blobnet.launch.kernel_call import Array, Batch, GlobalSize, KernelCall
+from blobnet.launch.work_sizes import group_size, power_of_two
 from blobnet.memory.blob import FLOAT32
 
 #: Bytes that the bandwidth is measured on: several times the last cache of any host known, and of any other device.

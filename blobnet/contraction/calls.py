@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from blobnet.contraction import costs
-from blobnet.contraction.cells import Cells, in_cells
+from blobnet.contraction.cells import InCells, in_cells
 from blobnet.contraction.derivatives import filled
 from blobnet.contraction.form import Apply, Expression, Number, Program, Read, Tensor, rewritten, unused
 from blobnet.contraction.layout import Layout
@@ -24,10 +24,11 @@ from blobnet.contraction.source import program_text
 from blobnet.contraction.table import Load, Table, Value, loads_of
 from blobnet.errors import KernelError, ShapeError
 from blobnet.hardware.device_model import DeviceModel
-from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, group_size
+from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.launch.kernel_source import KernelSource
 from blobnet.launch.task import Variant
-from blobnet.memory.blob import FLOAT32, STORAGE_TYPES, BlobLayout, Halo
+from blobnet.launch.work_sizes import group_size
+from blobnet.memory.blob import CELL_UNITS, FLOAT32, STORAGE_TYPES, BlobLayout, Halo
 
 Operand = Blob | Array
 #: Axes of a tensor in a blob before the spatial ones: the sample and the unit.
@@ -47,6 +48,7 @@ class Context:
         tuning: its model is that of the device. A kernel that the driver does not build is among what is ``broken`` for
             its choices, and made anew without vectors and local memory.
         name: the layer's.
+        in_cells: the tensors in arrays that lie in cells, as those in blobs of cells do.
     """
 
     label: str
@@ -54,6 +56,7 @@ class Context:
     memory: Callable[[str, int, int], Array]
     tuning: Tuning
     name: str = ""
+    in_cells: frozenset[str] = frozenset()
 
 
 def calls(
@@ -178,24 +181,26 @@ def _overlap(one: Operand, other: Operand) -> bool:
     return start < other_end and other_start < end
 
 
-def takes_cells(program: Program, operands: Mapping[str, Operand]) -> bool:
-    """Return True if statements walk the units of whole cells, where blobs among the operands have cells."""
-    return _in_cells(program, operands) is not None
+def takes_cells(program: Program, operands: Mapping[str, Operand], in_cells: frozenset[str] = frozenset()) -> bool:
+    """Return True if statements walk whole cells of what lies in cells: blobs, and arrays of these names."""
+    return _in_cells(program, operands, in_cells) is not None
 
 
-def _in_cells(program: Program, operands: Mapping[str, Operand]) -> tuple[Program, Cells] | None:
-    """A program with tensors in cells where their blobs are, and the axes in two; None if it cannot be."""
+def _in_cells(
+    program: Program, operands: Mapping[str, Operand], names: frozenset[str]
+) -> tuple[Program, InCells] | None:
+    """A program with tensors in cells where their operands are, and the axes in two; None if it cannot be."""
     tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
     blobs = {name: blob for name in tensors if isinstance(blob := operands.get(name), Blob)}
     lie = frozenset(name for name, blob in blobs.items() if blob.type.cell > 1)
-    if not lie:
-        return program, Cells(1)
+    if not lie and not names & tensors.keys():
+        return program, InCells(1)
     if any(tensors[name].shape[1] != blobs[name].shape.units for name in lie):
         return None
-    return in_cells(program, max(blob.type.cell for blob in blobs.values()), lie, frozenset(blobs.keys() - lie))
+    return in_cells(program, CELL_UNITS, lie | names & tensors.keys(), frozenset(blobs.keys() - lie))
 
 
-def _place(operand: Operand, tensor: Tensor, batch: int, cells: Cells) -> Place:
+def _place(operand: Operand, tensor: Tensor, batch: int, cells: InCells) -> Place:
     """Where a tensor lies."""
     if isinstance(operand, Blob):
         blob, kind = operand.layout, operand.type
@@ -213,12 +218,7 @@ def _place(operand: Operand, tensor: Tensor, batch: int, cells: Cells) -> Place:
             found = cells.layout(tensor.name, _layout(blob, tensor, batch))
         slack, unit = blob.plane_memory_elements > blob.plane_extent, kind.cell * blob.unit_memory_elements
         return Place(found, unit, has_samples=True, type=STORAGE_TYPES[kind.name], has_slack=slack)
-    place = _place_of_array(operand, tensor, batch)
-    return replace(place, layout=cells.layout(tensor.name, place.layout))
-
-
-def _place_of_array(operand: Array, tensor: Tensor, batch: int) -> Place:
-    dense = Layout.padded(tensor.shape)
+    dense = Layout.padded(cells.tensor(tensor).shape)
     if not operand.per_sample:
         _require(tensor, operand.elements >= tensor.elements, array=operand.elements)
         return Place(dense, type=operand.type)
@@ -265,7 +265,7 @@ def _lowered_for(
     """Lower a program for the places of its operands; return it and its cost."""
     aliases = _aliases(program, operands, context.label)
     tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
-    found = _in_cells(accumulating(program, accumulate), operands)
+    found = _in_cells(accumulating(program, accumulate), operands, context.in_cells)
     if found is None:
         raise KernelError(context.label, "statements must walk the units of whole cells, where blobs have them")
     program, cells = found

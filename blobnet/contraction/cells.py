@@ -24,12 +24,12 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
-class Cells:
+class InCells:
     """Which axes of a program's tensors are in two.
 
     Attributes:
         cell: units of a cell.
-        names: the tensors that lie in cells: the units of these are the innermost axis.
+        names: the tensors that lie in cells: the units of a cell are their innermost axis.
         axes: all axes that are in two, those of ``names`` among them.
     """
 
@@ -78,13 +78,13 @@ class Cells:
 @lru_cache(1024)
 def in_cells(
     program: Program, cell: int, names: frozenset[str], blobs: frozenset[str] = frozenset()
-) -> tuple[Program, Cells] | None:
+) -> tuple[Program, InCells] | None:
     """Return a program with some of its tensors in cells, and which axes of all are in two.
 
     Args:
         program: what it is made of.
         cell: units of a cell.
-        names: the tensors (samples, units, ...) that lie in cells.
+        names: the inputs and outputs (samples, units, ...) that lie in cells.
         blobs: other tensors that lie in blobs, which have zeros around all but samples and units.
 
     Returns:
@@ -110,7 +110,14 @@ def in_cells(
         if not unfit:
             break
         refused |= unfit
-    cells = Cells(cell, names, axes)
+    # What is the program's own lies as what it is made of.
+    given = {tensor.name for tensor in (*program.inputs, *program.outputs)}
+    own = {
+        one.output.tensor.name
+        for one in program.statements
+        if len(one.output.map) > UNITS + 1 and (one.output.tensor.name, UNITS) in axes
+    }
+    cells = InCells(cell, names | own - given, axes)
     inputs, outputs = (tuple(map(cells.tensor, side)) for side in (program.inputs, program.outputs))
     return Program(inputs, outputs, tuple(_changed(statement, cells) for statement in program.statements)), cells
 
@@ -158,7 +165,7 @@ def _split_indexes(statement: Statement, cell: int, axes: Collection[_Axis]) -> 
     }
 
 
-def _changed(statement: Statement, cells: Cells) -> Statement:
+def _changed(statement: Statement, cells: InCells) -> Statement:
     """A statement of tensors with axes in two."""
     walkers, taken = _split_indexes(statement, cells.cell, cells.axes), set(statement.box)
     units = dict[str, str]()

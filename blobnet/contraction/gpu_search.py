@@ -15,7 +15,7 @@ from blobnet.contraction.costs import CostModel, Prediction
 from blobnet.contraction.schedule import Product, Schedule, Side, Tile, can_be_cheap, check, constrained
 from blobnet.contraction.table import CUT, Table, cut, join_name, part_of
 from blobnet.errors import OptionError
-from blobnet.launch.kernel_call import group_size
+from blobnet.launch.work_sizes import group_size
 
 #: Multiply-adds that a loop is written out to at most.
 _STATEMENTS = 1200

@@ -54,7 +54,7 @@ from blobnet.contraction.table import (
 )
 from blobnet.contraction.writing import Kernel
 from blobnet.errors import ContractionError
-from blobnet.launch.kernel_call import GROUP_SIZE
+from blobnet.launch.work_sizes import GROUP_SIZE
 from blobnet.memory.blob import FLOAT32, StorageType
 
 #: Times its data that a tensor's memory may be for its zeros; beyond that, loops are clamped.

@@ -19,7 +19,8 @@ from blobnet.contraction.table import Table
 from blobnet.device.device import Device
 from blobnet.errors import BuildError, warn
 from blobnet.execution.executor import MAX_CAUSE, bind
-from blobnet.launch.kernel_call import Array, Batch, group_size
+from blobnet.launch.kernel_call import Array, Batch
+from blobnet.launch.work_sizes import group_size
 from blobnet.memory.blob import FLOAT32
 from blobnet.support.lru import LRUCache
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from blobnet.launch.kernel_call import power_of_two, rounded_up
+from blobnet.launch.kernel_call import rounded_up
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.work_sizes import power_of_two
 
 #: What a vector costs, in multiply-adds, however few lanes it has: costs are those of processors with so many; a load.
 VECTOR_COST, LOAD_COST = 16, 0.5

@@ -18,8 +18,9 @@ from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile
 from blobnet.implementations.tiled import Tiled
-from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, group_size, rounded_up
+from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro, table_text
+from blobnet.launch.work_sizes import group_size
 from blobnet.memory.blob import BFLOAT16_CELLS, FLOAT16_CELLS, BlobLayout, Shape
 from blobnet.memory.windows import PhaseAxis
 
@@ -212,15 +213,11 @@ class Cells(Tiled):
         for ways in product((True, False), repeat=len(self.read)):
             if counted := self._counted(ways):
                 self.counted = counted
-                self.fits = is_dense and self._has_room()
+                packed = max((lists.sample for lists in counted.lists if lists.is_packed), default=0)
+                has_memory = operation.batch_size * _CELL_BYTES * packed <= _MAX_BYTES
+                self.fits = is_dense and has_memory and self.stages >= _MIN_STAGES
                 if self.fits:
                     break
-
-    def _has_room(self) -> bool:
-        """Return True if steps fit local memory, and what is packed a buffer."""
-        packed = max((lists.sample for lists in self.counted.lists if lists.is_packed), default=0)
-        fits = self.operation.batch_size * _CELL_BYTES * packed <= _MAX_BYTES
-        return fits and self.stages >= _MIN_STAGES
 
     @property
     def read(self) -> list[Blob]:
@@ -376,7 +373,8 @@ class Cells(Tiled):
         taps, span, first = self.counted.tables[self.phases(self.operation).index(phase)]
         source = self.counted.lists[0]
         return {
-            **self._numbers,
+            "CELL": self.cell,
+            "HALVES": int(self.precision == "fp16"),
             "DEPTH_CELLS": self.depth_cells,
             "DEPTH_STEPS": self.depth_steps,
             "SAMPLE_POSITIONS": self.counted.sample,
@@ -394,11 +392,6 @@ class Cells(Tiled):
             "SOURCE_SAMPLE": source.sample,
         }
 
-    @property
-    def _numbers(self) -> dict[str, Macro]:
-        """The numbers of cells, as macros."""
-        return {"CELL": self.cell, "HALVES": int(self.precision == "fp16")}
-
     def _packed(self) -> list[KernelCall]:
         """The launches that pack what does not lie in cells."""
         operation, local, sample = self.operation, group_size(self.operation.tuning.model), self.counted.sample
@@ -410,7 +403,13 @@ class Cells(Tiled):
         for number, (lists, ways) in enumerate(zip(self.counted.lists, (phases, alone), strict=False)):
             if lists.is_packed:
                 count, blob = lists.sample // sample, self.read[number]
-                facts: dict[str, Any] = {"SOURCE": blob, "CELLS": self._memory(number), "LISTS": count, **self._numbers}
+                facts: dict[str, Any] = {
+                    "SOURCE": blob,
+                    "CELLS": self._memory(number),
+                    "LISTS": count,
+                    "CELL": self.cell,
+                    "HALVES": int(self.precision == "fp16"),
+                }
                 facts |= {"GROUP_UNITS": blob.shape.units // operation.groups, "UNIT_CELLS": lists.cells, **ways}
                 facts |= {"POSITIONS": sample, "ROW_POSITIONS": self.counted.row, "BASE": lists.base}
                 size, label = GlobalSize(local, 1, count, positions=sample, tile=local), f"{operation.label}: cells"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
-from blobnet.launch.kernel_call import GlobalSize, KernelCall, group_size, power_of_two, rounded_up
+from blobnet.launch.kernel_call import GlobalSize, KernelCall, rounded_up
+from blobnet.launch.work_sizes import group_size, power_of_two
 
 #: Cells side by side that a work-item makes, and the fewest work-items of a group.
 _RUN, _FEWEST_ITEMS = 4, 32

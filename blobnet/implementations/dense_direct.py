@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.blocking import blocks
-from blobnet.launch.kernel_call import GlobalSize, KernelCall, power_of_two
+from blobnet.launch.kernel_call import GlobalSize, KernelCall
+from blobnet.launch.work_sizes import power_of_two
 
 #: Speeds on a GPU, relative to the best product there: fitted to times on an NVIDIA H200 at batch 64. On a CPU there is
 #: no other way.

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.blocking import READ_COST, VECTOR_COST, Block, blocks, reads, splits_for, vector_tiles
 from blobnet.implementations.operation import Operation, Phase
-from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, power_of_two, rounded_up
+from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.work_sizes import power_of_two
 from blobnet.memory.blob import BlobLayout
 from blobnet.memory.windows import Pair
 

@@ -6,7 +6,8 @@ import math
 
 from blobnet.implementations.base import FORWARD, Implementation
 from blobnet.implementations.operation import Operation
-from blobnet.launch.kernel_call import GlobalSize, KernelCall, group_size, power_of_two
+from blobnet.launch.kernel_call import GlobalSize, KernelCall
+from blobnet.launch.work_sizes import group_size, power_of_two
 from blobnet.memory.blob import FLOAT32
 
 #: Positions of all samples, and products of a position and a tap, up to which these kernels are worth their unrolling.

@@ -9,8 +9,9 @@ from typing import Any
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation, Phase
-from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, power_of_two, rounded_up
+from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro, table_text
+from blobnet.launch.work_sizes import power_of_two
 from blobnet.memory.blob import BFLOAT16
 from blobnet.memory.windows import PhaseAxis
 

@@ -11,19 +11,9 @@ from typing import Any
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD
 from blobnet.implementations.blocking import splits_for
 from blobnet.launch.elementwise import EpilogueOp, with_epilogue
-from blobnet.launch.kernel_call import (
-    Array,
-    ArrayHandle,
-    ArrayKind,
-    Blob,
-    GlobalSize,
-    KernelCall,
-    Tuning,
-    elementwise_work,
-    power_of_two,
-    sum_call,
-)
+from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.launch.kernel_source import Macro, load
+from blobnet.launch.work_sizes import elementwise_work, power_of_two, sum_call
 from blobnet.memory.blob import FLOAT32, BlobLayout, Shape
 from blobnet.memory.windows import Pair, PhaseAxis, WindowAxis
 

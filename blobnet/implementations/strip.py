@@ -6,7 +6,8 @@ from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implem
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST
-from blobnet.launch.kernel_call import GlobalSize, KernelCall, group_size
+from blobnet.launch.kernel_call import GlobalSize, KernelCall
+from blobnet.launch.work_sizes import group_size
 
 #: Sums that a work-item keeps in registers, and rows of a strip, at most; the latter for gradients of weights where
 #: addresses are dear: what is loaded is multiplied more often (docs/history/drivers.md).

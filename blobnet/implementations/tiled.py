@@ -11,16 +11,9 @@ from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import powers_of_two
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, tiles_for
-from blobnet.launch.kernel_call import (
-    Array,
-    GlobalSize,
-    KernelCall,
-    cell_work,
-    elementwise_work,
-    group_size,
-    rounded_up,
-)
+from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.work_sizes import cell_work, elementwise_work, group_size
 from blobnet.memory.blob import FLOAT32, Shape
 from blobnet.memory.windows import Pair
 

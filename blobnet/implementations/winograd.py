@@ -15,8 +15,9 @@ from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implem
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, fitting
-from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, group_size, rounded_up
+from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.work_sizes import group_size
 from blobnet.memory.blob import FLOAT32
 
 #: Cells of a patch on a side, for which winograd.h has matrices, and the sides of filters that err little enough there;

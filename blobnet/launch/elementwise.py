@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from blobnet.errors import KernelError
-from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning, cell_call
+from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.launch.kernel_source import Definition, Macro
+from blobnet.launch.work_sizes import cell_call
 
 
 class Activation(NamedTuple):

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from blobnet.errors import near_matches
 from blobnet.launch.elementwise import FUNCTIONS, EpilogueOp, activation, fits, row_call, slope_macro
-from blobnet.launch.kernel_call import KernelCall, elementwise_work
+from blobnet.launch.kernel_call import KernelCall
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.work_sizes import elementwise_work
 from blobnet.layers.base import ALIKE, Kept, Layer, LayerContext, Nonlinearity, Placement, Placements, TakesCells
 from blobnet.memory.blob import Shape
 

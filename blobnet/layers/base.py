@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from blobnet.errors import OptionError, ShapeError
 from blobnet.implementations.base import Implementation
 from blobnet.launch.elementwise import EpilogueOp
-from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning, copy_call
+from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, Blob, KernelCall, Tuning
 from blobnet.launch.task import Task
+from blobnet.launch.work_sizes import copy_call
 from blobnet.memory.blob import AXES, AXIS_NAMES, FLOAT32, FloatArray, Halo, Shape, StorageType
 from blobnet.support.checks import check_count, plain
 from blobnet.support.foreign import Explained

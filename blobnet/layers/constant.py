@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from blobnet.launch.kernel_call import GlobalSize, KernelCall, elementwise_work
+from blobnet.launch.kernel_call import GlobalSize, KernelCall
+from blobnet.launch.work_sizes import elementwise_work
 from blobnet.layers.base import Layer, LayerContext, Node, ParameterSpec
 from blobnet.layers.initializers import GIVEN
 from blobnet.memory.blob import AXES, Shape

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from blobnet.launch.elementwise import EpilogueOp
-from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, Tuning, rounded_up, row_group
+from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, Tuning, rounded_up
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.work_sizes import row_group
 from blobnet.layers.base import ALIKE, Layer, LayerContext, Placement, Placements, TakesCells
 from blobnet.memory.blob import Shape
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from blobnet.errors import OptionError
-from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, elementwise_work, group_size, power_of_two
+from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.work_sizes import elementwise_work, group_size, power_of_two
 from blobnet.layers.base import Layer, LayerContext, ParameterSpec
 from blobnet.memory.blob import AXES, AXIS_NAMES, FLOAT32, Shape
 from blobnet.support.checks import is_int

@@ -13,7 +13,7 @@ from blobnet.launch.elementwise import PER_CELL, PER_PLANE_CELL, PER_UNIT, Epilo
 from blobnet.launch.kernel_call import Blob, KernelCall
 from blobnet.launch.kernel_source import Macro
 from blobnet.layers.base import ALIKE, Layer, LayerContext, Placement, Placements, TakesCells
-from blobnet.layers.lowered import AXES, ContractionLayer, broadcast, repeating
+from blobnet.layers.lowered import AXES, ContractionLayer, broadcast, repeating, wanted_inputs
 from blobnet.memory.blob import Shape
 
 
@@ -119,7 +119,7 @@ class Add(_Join):
         same = tuple(delta if is_whole else None for delta, is_whole in zip(site.input_deltas, whole, strict=True))
         names = self.bound(site.shapes).inputs
         repeated = {name for name, is_whole in zip(names, whole, strict=True) if not is_whole}
-        wanted = [name for name in self._wanted_inputs(site) if name in repeated]
+        wanted = [name for name in wanted_inputs(self, site) if name in repeated]
         calls = self._backward(site, "backward data", wanted) if wanted else []
         alike = replace(site, input_deltas=same)
         return [*calls, *(call for position in range(len(same)) for call in alike.copied_delta(position, site.delta))]

@@ -161,20 +161,16 @@ class ContractionLayer(Layer):
         return self._backward(site, "backward parameters", self._trained(site))
 
     def backward_data(self, site: LayerContext) -> list[KernelCall]:
-        return self._backward(site, "backward data", self._wanted_inputs(site))
+        return self._backward(site, "backward data", wanted_inputs(self, site))
 
     def _trained(self, site: LayerContext) -> list[str]:
         specs = self.parameters(site.shapes) if site.output_delta else ()
         return [spec.name for spec in specs if spec.trainable and site.trains(spec.name)]
 
-    def _wanted_inputs(self, site: LayerContext) -> list[str]:
-        names = self.bound(site.shapes).inputs if site.output_delta else ()
-        return [name for name, delta in zip(names, site.input_deltas, strict=bool(names)) if delta]
-
     def _steps(self, site: LayerContext, more: int = 0) -> Passes:
         """The passes for a batch, or for one of some samples ``more``: gradients of parameters come first."""
         program = self.bound(site.shapes, site.batch_size + more).program
-        return _passes(program, (*self._trained(site), *self._wanted_inputs(site)))
+        return _passes(program, (*self._trained(site), *wanted_inputs(self, site)))
 
     def _backward(self, site: LayerContext, direction: str, names: Sequence[str]) -> list[KernelCall]:
         steps, bound = self._steps(site), self.bound(site.shapes, site.batch_size)
@@ -191,26 +187,16 @@ class ContractionLayer(Layer):
         if kind is None:
             return TakesCells()
         would_be = site.in_cells(kind)
-        steps, blobs = self._steps(would_be), self._blobs(would_be)
-        fits = all(compiled.takes_cells(part, blobs) for part in (steps.forward, *steps.gradients))
+        steps, blobs, kept = self._steps(would_be), _blobs(self, would_be), _kept_in_cells(self, would_be)
+        fits = all(compiled.takes_cells(part, blobs, kept) for part in (steps.forward, *steps.gradients))
         return TakesCells(inputs=fits, output=fits)
-
-    def _blobs(self, site: LayerContext) -> dict[str, Blob]:
-        """The blobs of tensors."""
-        bound, deltas = self.bound(site.shapes, site.batch_size), self._steps(site).deltas
-        found = {bound.output.name: site.output, **dict(zip(bound.inputs, site.inputs, strict=True))}
-        if site.output_delta:
-            found[deltas[bound.output.name]] = site.output_delta
-        return found | {
-            deltas[name]: delta for name, delta in zip(bound.inputs, site.input_deltas, strict=False) if delta
-        }
 
     def _calls(
         self, site: LayerContext, part: Program, direction: str, steps: tuple[EpilogueOp, ...] = ()
     ) -> list[KernelCall]:
         """The launches of a pass; ``steps`` are done to the values of its first output."""
         bound, deltas = self.bound(site.shapes, site.batch_size), self._steps(site).deltas
-        operands: dict[str, Blob | Array] = {**self._blobs(site)}
+        operands: dict[str, Blob | Array] = {**_blobs(self, site)}
         operands |= {tensor.name: site.parameter(tensor.name) for tensor in bound.parameters}
         operands |= {deltas[name]: site.gradient(name) for name in self._trained(site)}
         for tensor in (*part.inputs, *part.outputs):
@@ -224,7 +210,9 @@ class ContractionLayer(Layer):
             # The passes of one direction may need different work space.
             return site.memory(f"{name} of {', '.join(made)}", elements, per_sample)
 
-        context = compiled.Context(f"{site.name} {direction}", site.batch_size, memory, site.tuning, site.name)
+        context = compiled.Context(
+            f"{site.name} {direction}", site.batch_size, memory, site.tuning, site.name, _kept_in_cells(self, site)
+        )
         return calls(part, operands, context, [name for name in made if name in added], steps)
 
     def _between(self, site: LayerContext, tensor: Tensor) -> Array:
@@ -374,6 +362,31 @@ def _written(expression: Expression, names: Mapping[str, str]) -> str | None:
 def axes_of(tensor: Tensor) -> list[Affine]:
     """The indexes of all axes of a tensor (samples, units, ...), from ``n`` and ``c`` on."""
     return indexes(["n", "c", *AXES[len(AXES) + 2 - len(tensor.shape) :]])
+
+
+def wanted_inputs(layer: ContractionLayer, site: LayerContext) -> list[str]:
+    """The names of the inputs whose deltas are wanted."""
+    names = layer.bound(site.shapes).inputs if site.output_delta else ()
+    return [name for name, delta in zip(names, site.input_deltas, strict=bool(names)) if delta]
+
+
+def _blobs(layer: ContractionLayer, site: LayerContext) -> dict[str, Blob]:
+    """The blobs of tensors."""
+    bound, deltas = layer.bound(site.shapes, site.batch_size), layer._steps(site).deltas
+    found = {bound.output.name: site.output, **dict(zip(bound.inputs, site.inputs, strict=True))}
+    if site.output_delta:
+        found[deltas[bound.output.name]] = site.output_delta
+    return found | {deltas[name]: delta for name, delta in zip(bound.inputs, site.input_deltas, strict=False) if delta}
+
+
+def _kept_in_cells(layer: ContractionLayer, site: LayerContext) -> frozenset[str]:
+    """What one pass leaves to another in cells: tensors of the output's shape, if that has cells."""
+    if site.output.type.cell == 1:
+        return frozenset()
+    steps, output = layer._steps(site), layer.bound(site.shapes, site.batch_size).output
+    parts = (steps.forward, *steps.gradients)
+    tensors = {tensor for part in parts for tensor in (*part.inputs, *part.outputs) if tensor.shape == output.shape}
+    return frozenset(tensor.name for tensor in tensors) - _blobs(layer, site).keys()
 
 
 #: Layers that :meth:`ContractionLayer.define` has stated, by all but their names.

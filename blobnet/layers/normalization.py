@@ -8,21 +8,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.launch.elementwise import EpilogueOp, fits, norm, slope_macro, with_epilogue
-from blobnet.launch.kernel_call import (
-    CELLS_AT_ONCE,
-    SHARD_COUNTS,
-    Array,
-    Blob,
-    GlobalSize,
-    KernelCall,
-    Tuning,
-    cell_call,
-    full_group,
-    group_size,
-    planes_at_once,
-    power_of_two,
-)
+from blobnet.launch.kernel_call import SHARD_COUNTS, Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.work_sizes import CELLS_AT_ONCE, cell_call, full_group, group_size, planes_at_once, power_of_two
 from blobnet.layers.base import ALIKE, Kept, Layer, LayerContext, ParameterSpec, Placement, Placements, TakesCells
 from blobnet.memory.blob import FLOAT32, Shape
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from blobnet.launch.elementwise import EpilogueOp, fits, with_epilogue
-from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, elementwise_work, planes_at_once
+from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.work_sizes import elementwise_work, planes_at_once
 from blobnet.layers.base import ALIKE, Layer, LayerContext, TakesCells
 from blobnet.layers.windows import Pooling
 from blobnet.memory.blob import Shape

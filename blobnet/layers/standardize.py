@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blobnet.launch.elementwise import EpilogueOp, fits, with_epilogue
-from blobnet.launch.kernel_call import Array, KernelCall, cell_call
+from blobnet.launch.kernel_call import Array, KernelCall
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.work_sizes import cell_call
 from blobnet.layers.base import Layer, LayerContext, ParameterSpec, Placement, Placements
 from blobnet.layers.initializers import GIVEN
 from blobnet.memory.blob import Shape

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning, group_size, power_of_two
+from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.launch.kernel_source import Macro
+from blobnet.launch.work_sizes import group_size, power_of_two
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.support.kinds import Kind
 

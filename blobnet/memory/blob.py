@@ -74,8 +74,9 @@ FLOAT16 = StorageType("float16", "half", "float16", 2.0**-10, needs_loss_scale=T
 #: The first 16 bits of a float32: its sign, its 8 bits of exponent and 7 of its fraction.
 BFLOAT16 = StorageType("bfloat16", "bfloat_t", "uint16", 2.0**-7)
 #: Cells of both, of 16 bytes, and the cells of a type.
-FLOAT16_CELLS = replace(FLOAT16, c_type="half_cell_t", cell=8)
-BFLOAT16_CELLS = replace(BFLOAT16, c_type="bfloat_cell_t", cell=8)
+CELL_UNITS = 8
+FLOAT16_CELLS = replace(FLOAT16, c_type="half_cell_t", cell=CELL_UNITS)
+BFLOAT16_CELLS = replace(BFLOAT16, c_type="bfloat_cell_t", cell=CELL_UNITS)
 CELLS_OF = {FLOAT16: FLOAT16_CELLS, BFLOAT16: BFLOAT16_CELLS}
 #: The types that plans may ask for, by name.
 STORAGE_TYPES = {kind.name: kind for kind in (FLOAT32, FLOAT16, BFLOAT16)}

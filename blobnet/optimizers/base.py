@@ -13,8 +13,9 @@ import numpy as np
 from blobnet.errors import OptionError
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch import kernel_source
-from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, group_size, rounded_up
+from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro, table_text
+from blobnet.launch.work_sizes import group_size
 from blobnet.losses.base import LOSS_SCALE, LOSS_SCALE_ELEMENTS
 from blobnet.memory.blob import FloatArray
 from blobnet.network.parameters import ParameterGroup, ParameterTable

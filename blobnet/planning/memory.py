@@ -11,7 +11,8 @@ from heapq import heappop, heappush
 
 from blobnet.errors import PlanError
 from blobnet.hardware.device_model import DeviceModel
-from blobnet.launch.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, row_group
+from blobnet.launch.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall
+from blobnet.launch.work_sizes import row_group
 from blobnet.memory.blob import FLOAT32, StorageType
 from blobnet.network.parameters import READ_OVERRUN
 from blobnet.planning.constants import PhasedCall

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
-from blobnet.launch.kernel_call import Array, KernelCall, sum_call
+from blobnet.launch.kernel_call import Array, KernelCall
+from blobnet.launch.work_sizes import sum_call
 from blobnet.network.ends import totals_call
 from blobnet.network.graph import Vertex
 from blobnet.planning.fusion import Fusion

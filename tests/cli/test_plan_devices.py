@@ -13,7 +13,8 @@ from blobnet import layers, losses
 from blobnet.device import discovery
 from blobnet.device.discovery import DeviceInfo, choose
 from blobnet.hardware.device_model import GENERIC, Answers, facts, model_of
-from blobnet.launch.kernel_call import COPYING, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, copy_call, settle
+from blobnet.launch.kernel_call import COPYING, ZERO_HALO, Blob, GlobalSize, KernelCall, Tuning, settle
+from blobnet.launch.work_sizes import copy_call
 from blobnet.memory.blob import BFLOAT16, FLOAT16, BlobLayout, Halo, Shape
 from blobnet.models.lenet5 import lenet5
 from blobnet.network import graph

@@ -12,8 +12,9 @@ from blobnet.device.device import Device
 from blobnet.errors import KernelError
 from blobnet.examination.layer_references import Float64Array
 from blobnet.launch.elementwise import PER_UNIT, SUM, EpilogueOp, row_call, with_epilogue
-from blobnet.launch.kernel_call import Array, Blob, Tuning, cell_call
+from blobnet.launch.kernel_call import Array, Blob, Tuning
 from blobnet.launch.kernel_source import load
+from blobnet.launch.work_sizes import cell_call
 from blobnet.layers import (
     Activation,
     Add,

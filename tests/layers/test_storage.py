@@ -211,15 +211,15 @@ def test_other_layers_of_narrow_blobs(device: Device, name: str, kind: str, stor
     run_torch_contract(device, layer, shapes, module, **tolerance, fused=(), **settings)
 
 
-#: Layers of statements that do not walk whole cells: they read units across, or a group has too few.
-NOT_IN_CELLS = {
-    "local_response_norm", "depth_to_space", "space_to_depth", "conv_transpose_2d", "interleave", "slice",
-}  # fmt: skip
-#: Layers of other shapes than units times any number.
-OTHER_SHAPES = {"multiply", "matmul"}
+#: Layers of statements that walk whole cells, and others, which read units across, or have too few in a group.
+IN_CELLS = [
+    "layer_norm", "group_norm", "instance_norm", "upsample_bilinear", "adaptive_max_pool", "conv_transpose_3d",
+    "conv_3d", "max_pool_3d", "multiply_any", "prelu", "scale", "squeeze_excite", "attention", "tokens", "pad",
+]  # fmt: skip
+NOT_IN_CELLS = ["local_response_norm", "depth_to_space", "space_to_depth", "conv_transpose_2d", "interleave", "slice"]
 
 
-@pytest.mark.parametrize("name", [name for name in test_operators.CASES if name not in OTHER_SHAPES])
+@pytest.mark.parametrize("name", [*IN_CELLS, *NOT_IN_CELLS])
 def test_compiled_layers_take_blobs_of_cells(device: Device, name: str) -> None:
     layer, shapes, module = torch_case(name)
     shapes, storage = [shape.with_units(8 * shape.units) for shape in shapes], CELLS_OF[BFLOAT16]

@@ -48,6 +48,6 @@ def stages(request: Request) -> Stages:
     roles = assign_roles(request)
     places = place_outputs(request, roles)
     deltas = place_deltas(request, roles, places)
-    layouts = lay_out(request, places, deltas, possible_halos(request.graph, places, deltas))
+    layouts = lay_out(request, places, deltas, possible_halos(request.graph, places, deltas), {})
     fusion = fuse(request.graph, places, make_sites(request, roles, places, deltas, layouts))
     return Stages(request, roles, places, deltas, layouts, fusion, schedule(request, roles, fusion))

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from blobnet import layers, models
-from blobnet.launch.kernel_call import CONSTANT, TABLES, Array, KernelCall, Tuning, sum_call
+from blobnet.launch.kernel_call import CONSTANT, TABLES, Array, KernelCall, Tuning
+from blobnet.launch.work_sizes import sum_call
 from blobnet.losses import CrossEntropy
 from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning import Plan, combining, make_plan

@@ -37,13 +37,13 @@ def test_a_storage_has_the_most_that_any_reader_asks_for_of_the_halos_that_are_g
     found = stages(request)
     halos = possible_halos(request.graph, found.places, found.deltas)
     small, large = ((found.index(name), "node output") for name in ("small", "large"))
-    both = lay_out(request, found.places, found.deltas, halos)
+    both = lay_out(request, found.places, found.deltas, halos, {})
     assert both.halos["node output"] == Halo((1, 1), (1, 3)) == halos[small].merged(halos[large])
     assert both.pitches["node output"] == 5 + 3
-    one = lay_out(request, found.places, found.deltas, {small: halos[small]})
+    one = lay_out(request, found.places, found.deltas, {small: halos[small]}, {})
     assert one.halos["node output"] == Halo((1, 1), (1, 1))
     assert one.pitches["node output"] == 5 + 1
-    none = lay_out(request, found.places, found.deltas, {})
+    none = lay_out(request, found.places, found.deltas, {}, {})
     assert set(none.halos.values()) == {Halo()}
     assert set(none.pitches.values()) == {5}
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning, copy_call
+from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning
+from blobnet.launch.work_sizes import copy_call
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, Halo, Shape
 from blobnet.network.graph import Graph, from_nodes, sequential

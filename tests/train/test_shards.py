@@ -15,7 +15,8 @@ from blobnet.callbacks import Checkpoint
 from blobnet.device.device import Device
 from blobnet.errors import BlobnetWarning, OptionError, PlanError, TrainingError
 from blobnet.execution.inference import LabelledData
-from blobnet.launch.kernel_call import Array, sum_call
+from blobnet.launch.kernel_call import Array
+from blobnet.launch.work_sizes import sum_call
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import FLOAT32
 from blobnet.model import Model, Sequential, load

@@ -11,16 +11,9 @@ import pytest
 from blobnet.errors import KernelError
 from blobnet.hardware.device_model import GENERIC
 from blobnet.launch import kernel_source
-from blobnet.launch.kernel_call import (
-    Array,
-    Blob,
-    GlobalSize,
-    KernelCall,
-    copy_call,
-    elementwise_work,
-    for_model,
-)
+from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, for_model
 from blobnet.launch.kernel_source import Definition
+from blobnet.launch.work_sizes import copy_call, elementwise_work
 from blobnet.memory.blob import BlobLayout, Halo, Shape, geometry_type
 from tests.kinds import tuning_for
 
