@@ -12,9 +12,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
-from blobnet.contraction.form import Affine, Constraint, Expression, Position, Program, Read, Statement, Tensor, unused
+from blobnet.contraction.form import (
+    Affine,
+    Constraint,
+    Expression,
+    Position,
+    Program,
+    Read,
+    Statement,
+    Tensor,
+    rewritten,
+    unused,
+)
 from blobnet.contraction.layout import Layout
-from blobnet.contraction.table import rewritten
 
 #: The axis of the units of a tensor in a blob.
 UNITS = 1
