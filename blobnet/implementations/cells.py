@@ -16,13 +16,13 @@ from typing import Any
 from blobnet.hardware.device_model import HOPPER
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.operation import Operation, Phase
+from blobnet.implementations.source_taps import SourceTaps
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile
 from blobnet.implementations.tiled import Tiled
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro, table_text
 from blobnet.launch.work_sizes import group_size
 from blobnet.memory.blob import BFLOAT16_CELLS, FLOAT16_CELLS, BlobLayout, Shape
-from blobnet.memory.windows import PhaseAxis
 
 #: What products take as it lies, by their type; units of a cell; its bytes, and the floats that it is as long as.
 TYPES_OF_CELLS = {"bf16": BFLOAT16_CELLS, "fp16": FLOAT16_CELLS}
@@ -104,47 +104,6 @@ WEIGHT_TILES = (
 
 
 @dataclass(frozen=True)
-class _Taps:
-    """What one axis of all phases of an operation needs of a source's cells.
-
-    Attributes:
-        ways: for each tap of each phase, the source's phase that it reads, and the shift there.
-        size: cells side by side of a phase of the source, zeros included: the fewest.
-        data: those of them that are data.
-        results: positions side by side.
-        stride: from one cell of a phase to the next, in the source.
-    """
-
-    ways: Sequence[Sequence[tuple[int, int]]]
-    size: int
-    data: int
-    results: int
-    stride: int
-
-    @classmethod
-    def of(cls, axes: Sequence[PhaseAxis], source: int) -> _Taps:
-        """Return those of one axis of each phase, for a source of so many cells."""
-        stride = axes[0].stride
-        reads = [[axis.shift + tap * axis.shift_step for tap in range(axis.count)] for axis in axes]
-        ways = [[(read % stride, read // stride) for read in taps] for taps in reads]
-        shifts = [shift for taps in ways for _, shift in taps] or [0]
-        data, results = -(-source // stride), max(axis.size for axis in axes)
-        size = max(data - min(0, *shifts), results + max(0, *shifts))
-        return cls(ways, size, data, results, stride)
-
-    @property
-    def phases(self) -> range:
-        """The source's phases from the first to the last that a tap reads."""
-        used = {phase for taps in self.ways for phase, _ in taps} or {0}
-        return range(min(used), max(used) + 1)
-
-    @property
-    def is_dense(self) -> bool:
-        """True if taps read all of these phases."""
-        return all({phase for phase, _ in taps} == {*self.phases} for taps in self.ways if taps)
-
-
-@dataclass(frozen=True)
 class _Lists:
     """Where cells lie: for each cell of the units a list of a sample's positions.
 
@@ -204,8 +163,8 @@ class Cells(Tiled):
         self.depth_rows = _CELL_FLOATS * self.depth_steps * self.depth_cells
         self.elements = operation.groups * operation.taps * self.depth_rows * self.unit_columns
         phases, (_, height, width) = self.phases(operation), operation.source.shape.axes
-        self.rows = _Taps.of([phase.vertical for phase in phases], height)
-        self.places = _Taps.of([phase.horizontal for phase in phases], width)
+        self.rows = SourceTaps.of([phase.vertical for phase in phases], height)
+        self.places = SourceTaps.of([phase.horizontal for phase in phases], width)
         #: The source's phases that taps read: a run of cells for each.
         self.runs = len(self.rows.phases) * len(self.places.phases)
         is_dense = self.rows.is_dense and self.places.is_dense
@@ -276,8 +235,9 @@ class Cells(Tiled):
     def matches(cls, operation: Operation) -> bool:
         of_cells = [blob for blob in (operation.input, operation.output) if blob.type.cell > 1]
         is_whole = all(blob.shape.units // operation.groups % blob.type.cell == 0 for blob in of_cells)
-        # Products of tf32 take cells of 4 units, which no blob has.
-        return super().matches(operation) and (not of_cells or (is_whole and operation.tuning.precision != "tf32"))
+        # Products of tf32 take cells of 4 units, which no blob has; a bias of positions has numbers.
+        fits = is_whole and operation.tuning.precision != "tf32" and operation.bias_mode < 2
+        return super().matches(operation) and (not of_cells or fits)
 
     @classmethod
     def tiles(cls, operation: Operation) -> Sequence[Tile]:

@@ -22,7 +22,7 @@ class Cellwise(Implementation):
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:
-        apart = operation.units == operation.depth == 1
+        apart = operation.units == operation.depth == 1 and operation.bias_mode < 2
         return super().matches(operation) and apart and operation.input.type.cell == operation.output.type.cell > 1
 
     @property

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation, Phase
+from blobnet.implementations.source_taps import SourceTaps
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro, table_text
 from blobnet.launch.work_sizes import power_of_two
 from blobnet.memory.blob import BFLOAT16
-from blobnet.memory.windows import PhaseAxis
 
 #: Rows and columns of a fragment's sums; positions of a tile, or numbers that a factor has of each row or column.
 _FRAGMENT, _TILE = 16, 32
@@ -26,34 +25,6 @@ _ONE_TILE_COST = 3
 WORK_ITEMS = 8
 #: Bytes of a cache's line.
 _LINE = 64
-
-
-@dataclass(frozen=True)
-class _Reads:
-    """What one axis of all phases of an operation reads of a source, as the source's phases.
-
-    Attributes:
-        first: the first cell.
-        ways: for each tap of each phase, the source's phase that it reads, and the first result's place there.
-        size: places of a phase.
-    """
-
-    first: int
-    ways: Sequence[Sequence[tuple[int, int]]]
-    size: int
-
-    @classmethod
-    def of(cls, axes: Sequence[PhaseAxis]) -> _Reads:
-        shifts = [[axis.shift + tap * axis.shift_step for tap in range(axis.count)] for axis in axes]
-        first, stride = min((shift for taps in shifts for shift in taps), default=0), axes[0].stride
-        ways = [[divmod(shift - first, stride)[::-1] for shift in taps] for taps in shifts]
-        ends = (axis.size + max((place for _, place in taps), default=0) for axis, taps in zip(axes, ways, strict=True))
-        return cls(first, ways, max(ends))
-
-    @property
-    def phases(self) -> int:
-        """The source's phases up to the last that a tap reads."""
-        return 1 + max((phase for taps in self.ways for phase, _ in taps), default=0)
 
 
 class Fragments(Implementation):
@@ -75,8 +46,11 @@ class Fragments(Implementation):
     def __init__(self, operation: Operation) -> None:
         super().__init__(operation)
         self.phases = operation.plain.phases
-        self.rows = _Reads.of([phase.vertical for phase in self.phases])
-        self.columns = _Reads.of([phase.horizontal for phase in self.phases])
+        _, height, width = operation.source.shape.axes
+        self.rows = SourceTaps.of([phase.vertical for phase in self.phases], height)
+        self.columns = SourceTaps.of([phase.horizontal for phase in self.phases], width)
+        #: Rows and columns of a phase, from the first that a tap reads.
+        self.row_count, self.row_positions = (each.results + len(each.shifts) - 1 for each in (self.rows, self.columns))
         self.tables = [self._taps(phase, number) for number, phase in enumerate(self.phases)]
         rows = self._row_units
         #: Fragments of units that are rows of a product, in a block, and blocks of a group.
@@ -99,7 +73,7 @@ class Fragments(Implementation):
     @property
     def _plane(self) -> int:
         """Positions that a plane must have."""
-        return self.rows.phases * self.columns.phases * self.rows.size * self.columns.size
+        return len(self.rows.phases) * len(self.columns.phases) * self.row_count * self.row_positions
 
     @property
     def _cells(self) -> int:
@@ -113,16 +87,18 @@ class Fragments(Implementation):
 
     def _tiles(self, phase: Phase) -> int:
         """Tiles of positions of a sample."""
-        return -(-((phase.vertical.size - 1) * self.columns.size + phase.horizontal.size) // _TILE)
+        return -(-((phase.vertical.size - 1) * self.row_positions + phase.horizontal.size) // _TILE)
 
     def _taps(self, phase: Phase, number: int) -> list[tuple[int, int]]:
         """Shift among the positions of a plane, and number in the filter, of each tap of a phase."""
         found = []
-        for i, (row_phase, row) in enumerate(self.rows.ways[number]):
-            for j, (column_phase, column) in enumerate(self.columns.ways[number]):
+        rows, columns = self.rows, self.columns
+        for i, (row_phase, row) in enumerate(rows.ways[number]):
+            for j, (column_phase, column) in enumerate(columns.ways[number]):
                 y, x = (axis.first + tap * axis.step for axis, tap in ((phase.vertical, i), (phase.horizontal, j)))
-                plane = row_phase * self.columns.phases + column_phase
-                shift = (plane * self.rows.size + row) * self.columns.size + column
+                plane = (row_phase - rows.phases[0]) * len(columns.phases) + column_phase - columns.phases[0]
+                line = plane * self.row_count + row - rows.shifts[0]
+                shift = line * self.row_positions + column - columns.shifts[0]
                 found.append((shift, y * phase.horizontal.filter_taps + x))
         return found
 
@@ -145,7 +121,7 @@ class Fragments(Implementation):
         elements = operation.groups * rows * operation.taps * self.steps * self.pairs
         packed = operation.memory(f"weights packed for {operation.direction}", elements)
         lie: dict[str, Any] = {"STEP_PAIRS": self.pairs, "DEPTH_STEPS": self.steps, "UNIT_TILES": self.unit_tiles}
-        lie |= {"BLOCKS": self.blocks, "PLANE": self.plane, "ROW_POSITIONS": self.columns.size, "PACKED": packed}
+        lie |= {"BLOCKS": self.blocks, "PLANE": self.plane, "ROW_POSITIONS": self.row_positions, "PACKED": packed}
         kernel, size = "convolution/pack_weight_fragments", GlobalSize(rows, operation.groups, per_sample=False)
         pack, cells = self._pack_source()
         calls = [operation.call(kernel, size, None, f"{operation.label}: pack", **lie), pack]
@@ -166,9 +142,10 @@ class Fragments(Implementation):
         # What a tile reads after the last plane is of no use.
         cells = operation.memory(f"source packed for {operation.direction}", _TILE, self._packed // 2)
         facts: dict[str, Macro] = {"GROUP_UNITS": operation.depth, "GROUP_CELLS": self._cells, "CELL": self.cell}
-        facts |= {"PLANE": self.plane, "ROWS": self.rows.size, "ROW_POSITIONS": self.columns.size}
+        facts |= {"PLANE": self.plane, "ROWS": self.row_count, "ROW_POSITIONS": self.row_positions}
         for name, axis, reads in zip("YX", axes, (self.rows, self.columns), strict=True):
-            facts |= {f"STRIDE_{name}": axis.stride, f"FIRST_{name}": reads.first, f"PHASES_{name}": reads.phases}
+            first = reads.phases[0] + reads.shifts[0] * reads.stride
+            facts |= {f"STRIDE_{name}": axis.stride, f"FIRST_{name}": first, f"PHASES_{name}": len(reads.phases)}
         inside = -(-operation.source.shape.width // axes[1].stride)
         facts |= {"LANES": max(2, power_of_two(inside + 1, 32) // 2)}
         facts |= {"IS_BFLOAT": int(operation.source.type == BFLOAT16)}
@@ -220,7 +197,7 @@ class _Gradient(Fragments):
         arrays["PARTIALS"] = gradient if in_place else operation.memory("weight partials", sums)
         facts: dict[str, Any] = {"COLUMNS": columns, "GROUP_BLOCKS": 2 * unit_blocks, "TILES": tiles, "SPLITS": splits}
         facts |= {"GROUP_CELLS": self._cells, "PLANE": self.plane, "UNIT_TILES": self.unit_tiles, "UNITS": units}
-        facts |= {"ROW_POSITIONS": self.columns.size, "LANES": _FRAGMENT, **_table(self.tables[0])}
+        facts |= {"ROW_POSITIONS": self.row_positions, "LANES": _FRAGMENT, **_table(self.tables[0])}
         launches = [
             ("convolution/pack_fragment_deltas", GlobalSize(2 * unit_blocks * operation.groups), "pack delta"),
             (self.kernel, GlobalSize(items, 1, splits, per_sample=False), "product"),

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv2D, Dense
 from blobnet.losses import MeanSquaredError
-from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, StorageType
+from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, CELLS_OF, FLOAT16, FLOAT32, StorageType
 from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
 from tests.kinds import tuning_for
@@ -30,19 +31,25 @@ from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract
 
 ROOT = Path(__file__).parents[2]
+#: Those that take no blobs but those of cells.
+OF_CELLS = {"cellwise"}
 
 
 def tuning_of(name: str, storage: StorageType = FLOAT32) -> Tuning:
     """Of a device that has what the implementation needs, and shall use nothing else."""
     item = IMPLEMENTATIONS[name]
     kind, precision = "gpu" if item.lanes else "cpu", item.precisions[-1]
+    if name in OF_CELLS:
+        storage = CELLS_OF.get(storage, BFLOAT16_CELLS)
     return tuning_for(kind, compute_units=2, only={name}, precision=precision, storage=storage)
 
 
 def directions(variants: Collection[str], case: Drawn, tuning: Tuning) -> set[str]:
     """Those of a layer alone that one of the variants can compute."""
     layer, shape, count = case
-    site = plan_alone(layer, shape, count, tuning)[1]
+    site = plan_alone(layer, shape, count, replace(tuning, storage=FLOAT32))[1]
+    if tuning.storage.cell > 1:
+        site = site.in_cells(tuning.storage)
     found = {direction: candidates(layer.operation(site, direction)) for direction in PHASE_OF}
     return {direction for direction, items in found.items() if any(item.way.variant in variants for item in items)}
 
@@ -54,6 +61,8 @@ def cases(name: str, times: int = 2) -> Iterator[Drawn]:
     known = set(item.directions)
     for _ in range(500):
         case = draw(generator, item.families)
+        if name in OF_CELLS:
+            case = in_cells(case)
         taken = directions(item.variants, case, tuning_of(name))
         if any(reached[direction] < times for direction in taken):
             reached.update(taken)
@@ -61,6 +70,13 @@ def cases(name: str, times: int = 2) -> Iterator[Drawn]:
         if all(reached[direction] >= times for direction in known):
             return
     pytest.fail(f"{name} takes too few of the random operations: {dict(reached)}")
+
+
+def in_cells(case: Drawn) -> Drawn:
+    """The case with eight times as many units, and groups; biases of positions have numbers."""
+    layer, shape, count = case
+    more: dict[str, Any] = {"filters": 8 * layer.filters, "groups": 8 * layer.groups, "bias": bool(layer.bias)}
+    return replace(layer, **more), shape.with_units(8 * shape.units), count
 
 
 def check(
