@@ -9,11 +9,14 @@ from typing import ClassVar
 from blobnet.launch.elementwise import EpilogueOp, fits, with_epilogue
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall
 from blobnet.launch.kernel_source import Macro
-from blobnet.launch.work_sizes import elementwise_work, planes_at_once
+from blobnet.launch.work_sizes import elementwise_work, full_group, group_size, planes_at_once, power_of_two
 from blobnet.layers.base import ALIKE, Layer, LayerContext, TakesCells
 from blobnet.layers.windows import Pooling
 from blobnet.memory.blob import Shape
 from blobnet.memory.windows import Padding, Pair, WindowAxis
+
+#: Of a unit's mean on a GPU: the most work-items that share it, and values that each of them adds.
+_SHARERS, _OWN_VALUES = 512, 4
 
 
 @dataclass(frozen=True)
@@ -278,14 +281,18 @@ class GlobalAveragePool(Layer):
         return Shape.flat(inputs[0].units)
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
-        # A CPU's group does planes one after the other: it takes some time to begin.
-        planes = None if site.tuning.model.is_simt else (1, 1, planes_at_once(site.inputs[0].layout.shape))
+        model, shape = site.tuning.model, site.inputs[0].layout.shape
+        if model.is_simt:
+            group = full_group(model, power_of_two(-(-shape.positions // _OWN_VALUES), group_size(model, _SHARERS)))
+        else:
+            # A CPU's group does units one after the other: it takes some time to begin.
+            group = (1, 1, planes_at_once(shape))
         call = KernelCall(
             "pooling/global_average_forward",
             f"{site.name} forward",
-            GlobalSize(1, 1, site.inputs[0].layout.unit_count),
+            GlobalSize(group[0], 1, site.inputs[0].layout.unit_count),
             blobs={"INPUT": site.inputs[0], "OUTPUT": site.output},
-            local_size=planes,
+            local_size=group,
         )
         return [with_epilogue(call, site.epilogue)]
 
