@@ -187,22 +187,41 @@ def _shares(table: Table, model: CostModel, base: Schedule) -> list[tuple[Predic
     """Long sums of few results: work-items side by side share the index whose values lie so."""
     if constrained(table) or table.aggregation == "=" or model.points < _LONG * model.device.lanes:
         return []
-    near = {name for strides in model.strides.values() for name, stride in strides.items() if stride == 1}
-    shared = [name for name in model.reductions if name in near and table.extents[name] > 3]
-    shared = [name for name in shared if name != table.sample_reduction]
-    if not shared:
-        return []
+    return [found for name, within in _shared(table, model) for found in _shares_of(table, model, base, name, within)]
+
+
+def _shared(table: Table, model: CostModel) -> list[tuple[str, str]]:
+    """Reductions whose values lie side by side, each with the output whose values lie between them, or "".
+
+    Between positions there are the units of a cell.
+    """
     found = []
-    name = max(shared, key=lambda name: table.extents[name])
+    long = [name for name in model.reductions if table.extents[name] > 3 and name != table.sample_reduction]
+    short = [name for name in model.outputs if 1 < table.extents[name] <= _TAPS]
+    for within in ("", *short):
+        step = table.extents[within] if within else 1
+        maps = [strides for strides in model.strides.values() if not within or strides.get(within) == 1]
+        near = [name for name in long if any(strides.get(name) == step for strides in maps)]
+        if near:
+            found.append((max(near, key=lambda name: table.extents[name]), within))
+    return found
+
+
+def _shares_of(
+    table: Table, model: CostModel, base: Schedule, name: str, within: str
+) -> list[tuple[Prediction, Schedule]]:
+    """Sums that work-items side by side share by an index, each with the values of an output between them."""
+    found = []
     joined_names = {part for names in base.joins for part in (join_name(names), *names)}
     others = [other for other in model.reductions if other != name and table.extents[other] > 1]
     cuttable = [other for other in others if other not in joined_names and other != table.sample_reduction]
-    small = [index.name for index in table.outputs if 1 < index.extent <= _TAPS]
+    small = [index.name for index in table.outputs if 1 < index.extent <= _TAPS and index.name != within]
     blocks = {key: table.extents[key] for key in small}
     if math.prod(blocks.values()) > 32:
         blocks = {}
     cuts: list[tuple[str, int]] = [("", 1)]
     cuts += [(other, size) for other in cuttable for size in (2, 4, 7, 8) if not table.extents[other] % size]
+    last = {within: Tile(table.extents[within], 1, 1)} if within else {}
     for (other, size), items in itertools.product(cuts, (table.extents[name], 32, 64, 128)):
         if items > min(table.extents[name], 128):
             continue
@@ -211,18 +230,19 @@ def _shares(table: Table, model: CostModel, base: Schedule) -> list[tuple[Predic
             own = cut(table, other, size)
             by = CostModel(own, model.device)
         tiles = {key: Tile(1, 1, block) for key, block in blocks.items()}
-        apart = [key for key in _by_distance(by) if key not in blocks and own.extents[key] > 1]
+        apart = [key for key in _by_distance(by) if key not in {*blocks, within} and own.extents[key] > 1]
         for beside in (1, 2, 4, 8, 16):
-            if beside > 1 and (items >= model.device.lanes // 2 or not apart or beside > own.extents[apart[0]]):
+            many = within or items >= model.device.lanes // 2
+            if beside > 1 and (many or not apart or beside > own.extents[apart[0]]):
                 break
             sides = {**tiles, **({apart[0]: Tile(beside, 1, 1)} if beside > 1 else {})}
             made = replace(
                 base,
                 cuts={other: size} if other else {},
-                tiles=sides,
+                tiles={**sides, **last},
                 shared=(name, items),
                 unrolled=(part_of(other, CUT),) if other else (),
-                order=(*(key for key in by.outputs if key not in sides), *sides, *others, name),
+                order=(*(key for key in by.outputs if key not in {*sides, within}), *sides, *others, name, *last),
             )
             options = [made]
             if others:  # Parts lie far apart: those of one read their own lines.

@@ -52,4 +52,5 @@ def chosen(operation: Operation, task: Task) -> Implementation:
 def calls_of(way: Implementation, task: Task) -> list[KernelCall]:
     """The launches of a way to do a task, which say so."""
     # A call that names its own way, as generated ones do, is left out by itself where a driver breaks it.
-    return [call if call.way else replace(call, way=way.way, task=task) for call in way.calls()]
+    calls = [call if call.way else replace(call, way=way.way, task=task) for call in way.calls()]
+    return [replace(call, cost=0.0 if number else way.cost) for number, call in enumerate(calls)]

@@ -246,7 +246,8 @@ class KernelCall:
     ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
     that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
     graph, and ``direction``. Where there are several ways to compute (blobnet/implementations), ``way`` is the one
-    that the call is part of, and ``task`` what that does. ``reason`` says why a call that only moves values moves them.
+    that the call is part of, and ``task`` what that does; ``cost``, of the first call of a way what all its calls
+    should take (Implementation.cost), 0 of the others. ``reason`` says why a call that only moves values moves them.
     """
 
     kernel: str
@@ -259,6 +260,7 @@ class KernelCall:
     local_size: tuple[int, int, int] | None = None
     way: Variant | None = None
     task: Task | None = None
+    cost: float | None = field(default=None, compare=False, repr=False)
     samples: range | None = None
     shards: Shards | None = None
     gathers: str = ""

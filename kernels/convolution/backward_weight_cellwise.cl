@@ -56,13 +56,21 @@ __kernel void convolution_backward_weight_cellwise(READ_BLOB(output_delta), READ
         __global const output_delta_t *deltas = output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, y, x);
         __global const input_t *from =
             input + BLOB_INDEX(INPUT, n, z, y * STRIDE_Y - PAD_TOP + v * DILATION_Y, x * STRIDE_X - PAD_LEFT);
+        /* NOTE: cells that several taps read are loaded once, and none but those of the row's results. */
+        number_t deltas_of_run[RUN];
 #pragma unroll
         for (int i = 0; i < RUN; i++) {
-            if (x + i < OUTPUT_DELTA_UNIT_WIDTH) {
-                const number_t delta = READ_VALUE(deltas, i);
+            deltas_of_run[i] = x + i < OUTPUT_DELTA_UNIT_WIDTH ? READ_VALUE(deltas, i) : (number_t)(0);
+        }
+        const int cells = (OUTPUT_DELTA_UNIT_WIDTH - 1 - x) * STRIDE_X + (FILTER_WIDTH - 1) * DILATION_X + 1;
 #pragma unroll
-                for (int u = 0; u < FILTER_WIDTH; u++) {
-                    sums[u] += delta * READ_VALUE(from, i * STRIDE_X + u * DILATION_X);
+        for (int j = 0; j <= (RUN - 1) * STRIDE_X + (FILTER_WIDTH - 1) * DILATION_X; j++) {
+            const number_t cell = j < cells ? READ_VALUE(from, j) : (number_t)(0);
+#pragma unroll
+            for (int u = 0; u < FILTER_WIDTH; u++) {
+                const int i = (j - u * DILATION_X) / STRIDE_X;
+                if (j - u * DILATION_X == i * STRIDE_X && i >= 0 && i < RUN) {
+                    sums[u] += deltas_of_run[i] * cell;
                 }
             }
         }
