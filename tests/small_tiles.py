@@ -21,6 +21,7 @@ SMALL_CELLS = CellTile(64, 64, 2, 64, 1, speed=1)
 SMALL_GRADIENTS = (
     GradientTile(64, 64, 16, 64, 64, 2, 1, speed=1),
     GradientTile(64, 64, 16, 64, 64, speed=1),
+    GradientTile(64, 64, 16, 64, 64, row_taps=8, speed=1),
 )
 #: For what takes minutes with these.
 LEAST = Tile(8, 16, 8, 4, 4, speed=1)

@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from blobnet.errors import ShapeError
+from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob, KernelCall, for_model
 from blobnet.layers.base import LayerContext
 from blobnet.memory.blob import FLOAT32, StorageType
@@ -31,8 +32,6 @@ from blobnet.support.garbage import gc_paused
 from blobnet.support.old_names import names_of_parts
 
 _MAX_SAMPLES = 1 << 30
-#: The bytes that a GPU moves in the time that it takes to begin a launch.
-_LAUNCH_BYTES = 15 << 20
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,7 @@ def _settle(
     layouts, fusion, calls = arrange(halos)
     if in_cells := storages_in_cells(request, places, deltas, fusion.sites):
         plain, (layouts, fusion, calls) = (layouts, fusion, calls), arrange(halos)
-        if _traffic(request, calls) >= _traffic(request, plain[-1]):
+        if _cost(request, calls) >= _cost(request, plain[-1]):
             in_cells, (layouts, fusion, calls) = {}, plain
     wanted = halos if request.every_halo else halos_read(calls) & halos
     while wanted != halos:
@@ -229,10 +228,18 @@ def _settle(
     return layouts, fusion, calls
 
 
-def _traffic(request: Request, calls: Sequence[Scheduled]) -> int:
-    """Return what launches move, in bytes: what work-items read and write in less than 4 bytes at once counts twice."""
-    count, total = request.batch_size, _LAUNCH_BYTES * len(calls)
+def _cost(request: Request, calls: Sequence[Scheduled]) -> float:
+    """Return what launches should take, in the unit of Implementation.cost, or what they move if that takes longer."""
+    count, costs = request.batch_size, list[tuple[float, float]]()
     for call in (item.call for item in calls):
+        # What work-items read and write in less than 4 bytes at once counts twice.
         narrow = (blob for blob in call.blobs.values() if blob.type.itemsize < FLOAT32.itemsize)
-        total += call.bytes(count) + count * sum(blob.type.itemsize * blob.shape.elements for blob in narrow)
-    return total
+        moved = call.bytes(count) + count * sum(blob.type.itemsize * blob.shape.elements for blob in narrow)
+        moving = VALUE_COST * moved / FLOAT32.itemsize / request.tuning.model.cores
+        if call.cost is None:
+            costs.append((LAUNCH_COST + moving, 0.0))
+        elif call.cost or not costs:
+            costs.append((call.cost, moving))
+        else:
+            costs[-1] = (costs[-1][0], costs[-1][1] + moving)
+    return sum(max(both) for both in costs)

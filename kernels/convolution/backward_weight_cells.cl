@@ -5,8 +5,10 @@
  * The delta and the input are cells of the same positions (pack_cells.cl); at those that are no result's the delta is 0. A
  * cell is 8 rows of the product, or columns, at one position. A work-group makes the sums of TILE_UNITS output units,
  * TILE_COLUMNS input units and TAP_GROUPS * GROUP_TAPS taps, a warp group those of 64 output units and GROUP_TAPS taps.
- * Taps of one block read the same phase of the input (TAP_TABLE's run). Of TILE_DEPTH positions the input's cells, SPAN more of each, are copied once for all taps. STAGES of these lie in local
- * memory or are on their way there. Splits of the positions go to a partial sum each; gradient/reduce.cl adds them in a
+ * Taps of one block read the same phase of the input (TAP_TABLE's run). Of TILE_DEPTH positions the input's cells, SPAN
+ * more of each, are copied once for all taps. STAGES of these lie in local memory or are on their way there. Where a cell
+ * has all input units, a row of ROW_TAPS taps counts as one: the columns of a tap are the same cells as those of the tap
+ * before, from the next position on, so one product has those of all. Splits of the positions go to a partial sum each; gradient/reduce.cl adds them in a
  * fixed order.
  *
  * Blobs:
@@ -34,14 +36,15 @@
  *   SPAN              from the first tap to the last
  *   FIRST_CELL        the first cell that the taps of the first position read
  *   FIRST_DELTA       the delta's first cell
- *   TAP_TABLE         run, shift and number of each tap
- *   BLOCK_TABLE       of each block of taps the first one, and the end of its run
+ *   TAP_TABLE         run and shift of each row of taps, and the number of the tap at each shift from there on, or -1
+ *   BLOCK_TABLE       of each block of rows the first one, and the end of its run
  *   SPLITS
  *   TILE_UNITS        output units a work-group
  *   TILE_COLUMNS      input units a work-group
  *   TILE_DEPTH        positions a step
- *   GROUP_TAPS        taps a warp group
+ *   GROUP_TAPS        rows of taps a warp group
  *   TAP_GROUPS        warp groups that have the same units and other taps
+ *   ROW_TAPS          taps of a row
  *   STAGES            steps in local memory
  * Global:
  *   width  work-items a tile * tiles
@@ -57,10 +60,12 @@
 
 #define UNIT_TILES ((GROUP_OUTPUT_UNITS + TILE_UNITS - 1) / TILE_UNITS)
 #define COLUMN_TILES ((GROUP_INPUT_UNITS + TILE_COLUMNS - 1) / TILE_COLUMNS)
-#define RUN_POSITIONS (TILE_DEPTH + SPAN)
+#define RUN_POSITIONS (TILE_DEPTH + SPAN + ROW_TAPS - 1)
 #define STAGE_DELTAS (TILE_UNITS / CELL * TILE_DEPTH)
-#define STAGE_ELEMENTS (STAGE_DELTAS + TILE_COLUMNS / CELL * RUN_POSITIONS)
-__constant int tap_table[][3] = TAP_TABLE;
+#define LISTS (TILE_COLUMNS / CELL / ROW_TAPS)
+#define STAGE_ELEMENTS (STAGE_DELTAS + LISTS * RUN_POSITIONS)
+#define NEXT_COLUMNS (ROW_TAPS > 1 ? 1 : RUN_POSITIONS)
+__constant int tap_table[][2 + ROW_TAPS] = TAP_TABLE;
 __constant int block_table[][2] = BLOCK_TABLE;
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
@@ -99,7 +104,7 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         copy_lists(STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL,  \
                    DELTA_CELLS, DELTA_LIST, DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count, \
                    signals + (step) % STAGES);                                                    \
-        copy_lists(STAGE_OF(step) + STAGE_DELTAS, TILE_COLUMNS / CELL, RUN_POSITIONS, own_cells,  \
+        copy_lists(STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells,                \
                    first_column / CELL, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE,                 \
                    POSITION_OF(step) + FIRST_CELL, count, signals + (step) % STAGES);             \
     } while (0)
@@ -151,7 +156,7 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         for (int k = 0; k < TILE_DEPTH; k += 16) {
             UNROLL
             for (int j = 0; j < GROUP_TAPS; j++) {
-                multiply_turned(sums[j], left + k, TILE_DEPTH, right + shifts[j] + k, RUN_POSITIONS);
+                multiply_turned(sums[j], left + k, TILE_DEPTH, right + shifts[j] + k, NEXT_COLUMNS);
             }
         }
         END_PRODUCTS();
@@ -172,12 +177,14 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
                                      * (FILTER_HEIGHT * FILTER_WIDTH);
     UNROLL
     for (int j = 0; j < GROUP_TAPS; j++) {
-        const int tap = tap_table[min(first_tap + j, end_tap - 1)][2];
+        __constant const int *taps = tap_table[min(first_tap + j, end_tap - 1)] + 2;
         UNROLL
         for (int i = 0; i < SUM_REGISTERS; i++) {
             const int unit = first_unit + own_unit + WARP % GROUP_WARPS * 16 + LANE_ROW + i / 2 % 2 * 8;
-            const int column = first_column + i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
-            if (first_tap + j < end_tap && unit < GROUP_OUTPUT_UNITS && column < GROUP_INPUT_UNITS) {
+            const int place = i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
+            const int tap = taps[ROW_TAPS > 1 ? place / CELL : 0];
+            const int column = first_column + (ROW_TAPS > 1 ? place % CELL : place);
+            if (first_tap + j < end_tap && tap >= 0 && unit < GROUP_OUTPUT_UNITS && column < GROUP_INPUT_UNITS) {
                 results[(unit * GROUP_INPUT_UNITS + column) * (FILTER_HEIGHT * FILTER_WIDTH) + tap] =
                     sums[j][i];
             }

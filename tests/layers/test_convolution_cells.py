@@ -132,8 +132,9 @@ def test_every_tile(device: Device, tile: CellTile, monkeypatch: pytest.MonkeyPa
     need_tensor_cores(device)
     monkeypatch.setattr(cells, "TILES" if tile in TILES else "WEIGHT_TILES", (tile,))
     # More than one tile of everything, and none of them whole; more steps than stages.
-    layer = Conv2D(tile.units + 3, (1, 3) if tile in TILES or tile.all_taps > 1 else 1)
-    exact(device, layer, Shape(2 * tile.units + 5, 2, tile.columns // 2), ["tight"], tuning=tuning())
+    layer = Conv2D(tile.units + 3, (1, 3) if tile in TILES or tile.all_taps > 1 or tile.beside > 1 else 1)
+    units = 2 * tile.units + 5 if tile.beside == 1 else 7
+    exact(device, layer, Shape(units, 2, tile.columns // 2), ["tight"], tuning=tuning())
 
 
 @pytest.mark.parametrize("precision", ROUNDING)

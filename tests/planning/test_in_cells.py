@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, StorageType
 from blobnet.model import Model
 from blobnet.planning import make_plan, plan
 from blobnet.planning.plan import Plan
+from blobnet.planning.request import Request
+from blobnet.planning.schedule import Scheduled
 from tests.kinds import as_gpu, only, tuning_for
 
 #: The samples of a batch, and their shape.
@@ -90,14 +92,19 @@ def model_of(name: str) -> Model:
     return Model(images, NETWORKS[name](images), seed=3)
 
 
+def prefer_cells(request: Request, calls: Sequence[Scheduled]) -> float:
+    """A cost that is less the more blobs have cells."""
+    return -sum(blob.type.cell for item in calls for blob in item.call.blobs.values())
+
+
 @pytest.fixture
 def takes(device: Device, monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageType | None], Device]:
     """The device as a GPU with tensor cores that take cells, whose plans have blobs of cells or not.
 
-    What launches cost to begin is left out: small networks have more of them with cells.
+    They have cells wherever these can be, though small networks take longer with them.
     """
     as_gpu(monkeypatch, device)
-    monkeypatch.setattr(plan, "_LAUNCH_BYTES", 0)
+    monkeypatch.setattr(plan, "_cost", prefer_cells)
     own = Device.tuning
     assert isinstance(own, property)
     asked: list[StorageType | None] = [None]
@@ -180,21 +187,19 @@ def test_layers_without_cells_keep_others_from_them(takes: Callable[[StorageType
     }
 
 
-def test_cells_must_save_more_than_they_cost(
-    takes: Callable[[StorageType | None], Device], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Norms of few values take more launches with cells, where these are too few for the units of a device."""
-    tuning = takes(BFLOAT16_CELLS).at("bf16").tuning
+def test_cells_must_save_more_than_they_cost() -> None:
+    """Products of few positions take less time in other ways, of many with cells."""
+    tuning = tuning_for("gpu", compute_units=132, capability=(9, 0), precision="bf16", storage=BFLOAT16)
+    tuning = replace(tuning, cells=BFLOAT16_CELLS)
+    images = layers.Input(8, 20, 20)()
+    node = layers.Conv2D(64, 3)(layers.Conv2D(64, 3)(layers.Conv2D(64, 3)(images)))
+    graph = Model(images, layers.GlobalAveragePool()(node)).graph
 
-    def has_cells(units: int) -> bool:
-        on = replace(tuning, model=replace(tuning.model, compute_units=units))
-        made = make_plan(model_of("residual").graph, COUNT, tuning=on, training=True, loss=CrossEntropy())
-        return any(blob.type.cell > 1 for blob in made.outputs.values())
+    def has_cells(count: int) -> bool:
+        return any(blob.type.cell > 1 for blob in make_plan(graph, count, tuning=tuning).outputs.values())
 
-    assert has_cells(132)
-    monkeypatch.setattr(plan, "_LAUNCH_BYTES", 15 << 20)
-    assert not has_cells(132)
-    assert has_cells(2)
+    assert not has_cells(1)
+    assert has_cells(64)
 
 
 def test_ways_that_are_broken_are_none(takes: Callable[[StorageType | None], Device]) -> None:
@@ -209,7 +214,7 @@ def test_ways_that_are_broken_are_none(takes: Callable[[StorageType | None], Dev
 
 def test_what_others_read_may_leave_no_room_for_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pitch that one reader wants makes another one's runs too long to be read as they lie: it packs."""
-    monkeypatch.setattr(plan, "_LAUNCH_BYTES", 0)
+    monkeypatch.setattr(plan, "_cost", prefer_cells)
     images = layers.Input(8, 6, 232)()
     node = layers.Conv2D(64, 1, activation="relu")(images)
     ends = [layers.Conv2D(64, 3, padding=1)(node), layers.Conv2D(64, (1, 33), padding=(0, 16))(node)]
