@@ -46,6 +46,7 @@
  *   TAP_GROUPS        warp groups that have the same units and other taps
  *   ROW_TAPS          taps of a row
  *   STAGES            steps in local memory
+ *   COPIES_EACH       1: work-items copy cells one by one; else a warp begins copies of lists, as far as a sample goes
  * Global:
  *   width  work-items a tile * tiles
  *   height SPLITS
@@ -56,6 +57,7 @@
 #define ITEMS (GROUP_ITEMS * UNIT_GROUPS * TAP_GROUPS)
 #define SUM_COLUMNS TILE_COLUMNS
 #include "warp_group.h"
+#include "local_copy.h"
 #include "convolution/cell_lists.h"
 
 #define UNIT_TILES ((GROUP_OUTPUT_UNITS + TILE_UNITS - 1) / TILE_UNITS)
@@ -96,18 +98,38 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         LISTS_OF(cells, SOURCE_LIST) + (size_t)(run * GROUPS + group) * SOURCE_CELLS * SOURCE_LIST;
 #define STAGE_OF(step) (memory + (step) % STAGES * STAGE_ELEMENTS)
 #define POSITION_OF(step) ((first_step + (step)) * TILE_DEPTH)
-#define COPY_STEP(step)                                                                           \
-    do {                                                                                          \
-        if (LANE == 0) {                                                                          \
-            expect_cells(signals + (step) % STAGES, STAGE_ELEMENTS);                              \
-        }                                                                                         \
-        copy_lists(STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL,  \
-                   DELTA_CELLS, DELTA_LIST, DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count, \
-                   signals + (step) % STAGES);                                                    \
-        copy_lists(STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells,                \
-                   first_column / CELL, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE,                 \
-                   POSITION_OF(step) + FIRST_CELL, count, signals + (step) % STAGES);             \
+#define COPY_DELTAS(step)                                                                   \
+    STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL, DELTA_CELLS, \
+        DELTA_LIST, DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count
+#define COPY_INPUTS(step)                                                                            \
+    STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells, first_column / CELL, SOURCE_CELLS, \
+        SOURCE_LIST, SOURCE_SAMPLE, POSITION_OF(step) + FIRST_CELL, count
+#if COPIES_EACH
+#define COPY_STEP(step)                          \
+    do {                                         \
+        if ((step) < steps) {                    \
+            copy_each(COPY_DELTAS(step), ITEMS); \
+            copy_each(COPY_INPUTS(step), ITEMS); \
+        }                                        \
+        END_COPIES();                            \
     } while (0)
+#define AWAIT_STEP(step)          \
+    AWAIT_COPIES(STAGES - 2);     \
+    SHOW_FACTORS();               \
+    barrier(CLK_LOCAL_MEM_FENCE)
+#else
+#define COPY_STEP(step)                                                  \
+    do {                                                                 \
+        if (WARP == 0 && (step) < steps) {                               \
+            if (LANE == 0) {                                             \
+                expect_cells(signals + (step) % STAGES, STAGE_ELEMENTS); \
+            }                                                            \
+            copy_lists(COPY_DELTAS(step), signals + (step) % STAGES);    \
+            copy_lists(COPY_INPUTS(step), signals + (step) % STAGES);    \
+        }                                                                \
+    } while (0)
+#define AWAIT_STEP(step) await_signal(signals + (step) % STAGES, (step) / STAGES)
+#endif
 
     real_t sums[GROUP_TAPS][SUM_REGISTERS];
     UNROLL
@@ -123,7 +145,6 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
     for (int j = 0; j < GROUP_TAPS; j++) {
         shifts[j] = tap_table[min(first_tap + j, end_tap - 1)][1];
     }
-    const bool copies = WARP == 0;
     if (get_local_id(0) == 0) {
         for (int i = 0; i < STAGES; i++) {
             init_signal(signals + i);
@@ -131,13 +152,11 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         SHOW_SIGNALS();
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (copies) {
-        for (int step = 0; step < STAGES - 1 && step < steps; step++) {
-            COPY_STEP(step);
-        }
+    for (int step = 0; step < STAGES - 1; step++) {
+        COPY_STEP(step);
     }
     for (int step = 0; step < steps; step++) {
-        await_signal(signals + step % STAGES, step / STAGES);
+        AWAIT_STEP(step);
         const int left_over = end - POSITION_OF(step);
         if (left_over < TILE_DEPTH) {
             /* What was copied for positions after the last sample is another sample's. */
@@ -163,9 +182,7 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         AWAIT_PRODUCTS(1);
         barrier(CLK_LOCAL_MEM_FENCE);
         /* All have made the products of the step before: what these read may be overwritten. */
-        if (copies && step + STAGES - 1 < steps) {
-            COPY_STEP(step + STAGES - 1);
-        }
+        COPY_STEP(step + STAGES - 1);
     }
     UNROLL
     for (int j = 0; j < GROUP_TAPS; j++) {

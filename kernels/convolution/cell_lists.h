@@ -28,5 +28,23 @@ INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __g
     }
 }
 
+#ifdef COPIES_EACH
+/* Has `items` work-items begin to copy the same, a cell each at a time (local_copy.h). */
+INLINE void copy_each(__local cell_t *to, const int rows, const int length, __global const cell_t *cells,
+                      const int first_list, const int lists, const size_t list, const size_t sample,
+                      const int first, const int count, const int items)
+{
+    for (int i = get_local_id(0); i < rows * length; i += items) {
+        const int position = first + i % length;
+        const int n = position / SAMPLE_POSITIONS;
+        copy_quad((__local real_t *)(to + i),
+                  (__global const real_t *)(cells + min(n, count - 1) * sample
+                                            + min(first_list + i / length, lists - 1) * list + position
+                                            - n * SAMPLE_POSITIONS),
+                  true);
+    }
+}
+#endif
+
 /* The lists of a blob, or of what was packed. */
 #define LISTS_OF(blob, list) ((__global const cell_t *)(blob) + (size_t)(blob##_unit_offset) * (list))
