@@ -131,10 +131,22 @@ INLINE void await_sums(real_t sums[SUM_REGISTERS])
 
 typedef ulong signal_t;
 
-INLINE void init_signal(__local signal_t *signal)
+INLINE void init_signal(__local signal_t *signal, const uint count)
 {
-    __asm__ volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"((uint)(size_t)signal) : "memory");
+    __asm__ volatile("mbarrier.init.shared::cta.b64 [%0], %1;"
+                     :
+                     : "r"((uint)(size_t)signal), "r"(count)
+                     : "memory");
 }
+
+/* One of the `count` that fill a signal. */
+INLINE void give_signal(__local signal_t *signal)
+{
+    __asm__ volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"((uint)(size_t)signal) : "memory");
+}
+
+/* A barrier of the first `items` work-items. */
+#define BARRIER_OF_FIRST(items) __asm__ volatile("bar.sync 1, %0;" : : "n"(items) : "memory")
 
 /* After signals are there, before the barrier that others wait at. */
 #define SHOW_SIGNALS() \
@@ -180,7 +192,8 @@ INLINE void await_signal(__local signal_t *signal, const uint turn)
 
 /* The work-item that copies does so at once: others see it after the barrier at which they wait. */
 typedef int signal_t;
-#define init_signal(signal)
+#define init_signal(signal, count)
+#define give_signal(signal)
 #define SHOW_SIGNALS()
 #define expect_cells(signal, count)
 #define await_signal(signal, turn) barrier(CLK_LOCAL_MEM_FENCE)

@@ -40,8 +40,8 @@ _SHORT_SAMPLE = 256
 #: The cost of packing few cells, which wait for memory; and of a launch with much local memory, before and after which
 #: compute units divide theirs anew: with 35 of these mobilenet_v2 takes 0.58 ms for an image, without 0.40 (H200).
 _PACKING_COST, _DIVIDING_COST = 4 * LAUNCH_COST, 2 * LAUNCH_COST
-#: Rows of a warp group's product, and its work-items.
-_GROUP_ROWS, _GROUP_ITEMS = 64, 128
+#: Rows of a warp group's product, and its work-items; those that begin copies, and multiply nothing.
+_GROUP_ROWS, _GROUP_ITEMS, _COPYING_ITEMS = 64, 128, 32
 
 
 @dataclass(frozen=True)
@@ -426,8 +426,10 @@ class Cells(Tiled):
             "FIRST_DELTA": deltas.base,
         }
         facts |= {"TAP_TABLE": table_text(self._tap_rows), "BLOCK_TABLE": table_text(self._tap_blocks)}
-        facts |= {"DELTA_CELLS": deltas.cells, "COPIES_EACH": int(self.counted.sample < _SHORT_SAMPLE)}
+        each = self.counted.sample < _SHORT_SAMPLE
+        facts |= {"DELTA_CELLS": deltas.cells, "COPIES_EACH": int(each)}
+        items = tile.items + (0 if each else _COPYING_ITEMS)
         facts |= {"DELTA_LIST": deltas.list, "DELTA_SAMPLE": deltas.sample}
         tiles = tile.count(operation.units, operation.depth) * len(self._tap_blocks)
-        size = GlobalSize(tiles * tile.items, self.splits, operation.groups, per_sample=False)
-        return [*self._packed(), *operation.summed("weight", self.splits, self.kernel, size, tile.items, **facts)]
+        size = GlobalSize(tiles * items, self.splits, operation.groups, per_sample=False)
+        return [*self._packed(), *operation.summed("weight", self.splits, self.kernel, size, items, **facts)]

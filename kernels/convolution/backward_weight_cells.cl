@@ -8,8 +8,10 @@
  * Taps of one block read the same phase of the input (TAP_TABLE's run). Of TILE_DEPTH positions the input's cells, SPAN
  * more of each, are copied once for all taps. STAGES of these lie in local memory or are on their way there. Where a cell
  * has all input units, a row of ROW_TAPS taps counts as one: the columns of a tap are the same cells as those of the tap
- * before, from the next position on, so one product has those of all. Splits of the positions go to a partial sum each; gradient/reduce.cl adds them in a
- * fixed order.
+ * before, from the next position on, so one product has those of all. Splits of the positions go to a partial sum each;
+ * gradient/reduce.cl adds them in a fixed order.
+ *
+ * A warp that multiplies nothing begins the copies: each takes it as long as a small product.
  *
  * Blobs:
  *   CELLS  read  the input, see cell_lists.h
@@ -46,7 +48,7 @@
  *   TAP_GROUPS        warp groups that have the same units and other taps
  *   ROW_TAPS          taps of a row
  *   STAGES            steps in local memory
- *   COPIES_EACH       1: work-items copy cells one by one; else a warp begins copies of lists, as far as a sample goes
+ *   COPIES_EACH       1: work-items copy cells one by one; else one more warp begins copies of lists, to the sample's end
  * Global:
  *   width  work-items a tile * tiles
  *   height SPLITS
@@ -55,6 +57,7 @@
 #include "blob.h"
 #define UNIT_GROUPS (TILE_UNITS / 64)
 #define ITEMS (GROUP_ITEMS * UNIT_GROUPS * TAP_GROUPS)
+#define ALL_ITEMS (ITEMS + (COPIES_EACH ? 0 : 32))
 #define SUM_COLUMNS TILE_COLUMNS
 #include "warp_group.h"
 #include "local_copy.h"
@@ -70,12 +73,14 @@
 __constant int tap_table[][2 + ROW_TAPS] = TAP_TABLE;
 __constant int block_table[][2] = BLOCK_TABLE;
 
-__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
+__kernel __attribute__((reqd_work_group_size(ALL_ITEMS, 1, 1))) void
 convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARRAY(real_t, partials),
                                   const int count)
 {
     __local cell_t memory[STAGES * STAGE_ELEMENTS] __attribute__((aligned(128)));
+    /* That a step has arrived, and that all have made its products. */
     __local signal_t signals[STAGES];
+    __local signal_t made[STAGES];
     const int tile = get_group_id(0);
     const int first_unit = tile % UNIT_TILES * TILE_UNITS;
     const int first_column = tile / UNIT_TILES % COLUMN_TILES * TILE_COLUMNS;
@@ -104,6 +109,7 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
 #define COPY_INPUTS(step)                                                                            \
     STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells, first_column / CELL, SOURCE_CELLS, \
         SOURCE_LIST, SOURCE_SAMPLE, POSITION_OF(step) + FIRST_CELL, count
+#define MULTIPLIES (COPIES_EACH || WARP < ITEMS / WARP_ITEMS)
 #if COPIES_EACH
 #define COPY_STEP(step)                          \
     do {                                         \
@@ -113,14 +119,14 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         }                                        \
         END_COPIES();                            \
     } while (0)
-#define AWAIT_STEP(step)          \
-    AWAIT_COPIES(STAGES - 2);     \
-    SHOW_FACTORS();               \
+#define AWAIT_STEP(step)      \
+    AWAIT_COPIES(STAGES - 2); \
+    SHOW_FACTORS();           \
     barrier(CLK_LOCAL_MEM_FENCE)
 #else
 #define COPY_STEP(step)                                                  \
     do {                                                                 \
-        if (WARP == 0 && (step) < steps) {                               \
+        if (!MULTIPLIES && (step) < steps) {                             \
             if (LANE == 0) {                                             \
                 expect_cells(signals + (step) % STAGES, STAGE_ELEMENTS); \
             }                                                            \
@@ -129,6 +135,14 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         }                                                                \
     } while (0)
 #define AWAIT_STEP(step) await_signal(signals + (step) % STAGES, (step) / STAGES)
+#endif
+/* Where signals are more than barriers, the copies go their own way. */
+#if defined(BARRIER_OF_FIRST) && !COPIES_EACH
+#define APART 1
+#define BARRIER() BARRIER_OF_FIRST(ITEMS)
+#else
+#define APART 0
+#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #endif
 
     real_t sums[GROUP_TAPS][SUM_REGISTERS];
@@ -147,32 +161,45 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
     }
     if (get_local_id(0) == 0) {
         for (int i = 0; i < STAGES; i++) {
-            init_signal(signals + i);
+            init_signal(signals + i, 1);
+            init_signal(made + i, ITEMS / WARP_ITEMS);
         }
         SHOW_SIGNALS();
     }
     barrier(CLK_LOCAL_MEM_FENCE);
+#if APART
+    if (!MULTIPLIES) {
+        for (int step = 0; step < steps; step++) {
+            if (step >= STAGES) {
+                await_signal(made + step % STAGES, step / STAGES - 1);
+            }
+            COPY_STEP(step);
+        }
+        return;
+    }
+#else
     for (int step = 0; step < STAGES - 1; step++) {
         COPY_STEP(step);
     }
+#endif
     for (int step = 0; step < steps; step++) {
         AWAIT_STEP(step);
         const int left_over = end - POSITION_OF(step);
         if (left_over < TILE_DEPTH) {
             /* What was copied for positions after the last sample is another sample's. */
-            for (int i = get_local_id(0); i < STAGE_DELTAS; i += ITEMS) {
+            for (int i = get_local_id(0); MULTIPLIES && i < STAGE_DELTAS; i += ITEMS) {
                 if (i % TILE_DEPTH >= left_over) {
                     STAGE_OF(step)[i] = 0;
                 }
             }
             SHOW_FACTORS();
-            barrier(CLK_LOCAL_MEM_FENCE);
+            BARRIER();
         }
         __local const cell_t *left = STAGE_OF(step) + own_unit / CELL * TILE_DEPTH;
         __local const cell_t *right = STAGE_OF(step) + STAGE_DELTAS;
         BEGIN_PRODUCTS();
         UNROLL
-        for (int k = 0; k < TILE_DEPTH; k += 16) {
+        for (int k = 0; k < TILE_DEPTH && MULTIPLIES; k += 16) {
             UNROLL
             for (int j = 0; j < GROUP_TAPS; j++) {
                 multiply_turned(sums[j], left + k, TILE_DEPTH, right + shifts[j] + k, NEXT_COLUMNS);
@@ -180,9 +207,15 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         }
         END_PRODUCTS();
         AWAIT_PRODUCTS(1);
-        barrier(CLK_LOCAL_MEM_FENCE);
         /* All have made the products of the step before: what these read may be overwritten. */
+#if APART
+        if (LANE == 0 && step > 0) {
+            give_signal(made + (step - 1) % STAGES);
+        }
+#else
+        barrier(CLK_LOCAL_MEM_FENCE);
         COPY_STEP(step + STAGES - 1);
+#endif
     }
     UNROLL
     for (int j = 0; j < GROUP_TAPS; j++) {
@@ -201,7 +234,7 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
             const int place = i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
             const int tap = taps[ROW_TAPS > 1 ? place / CELL : 0];
             const int column = first_column + (ROW_TAPS > 1 ? place % CELL : place);
-            if (first_tap + j < end_tap && tap >= 0 && unit < GROUP_OUTPUT_UNITS && column < GROUP_INPUT_UNITS) {
+            if (MULTIPLIES && first_tap + j < end_tap && tap >= 0 && unit < GROUP_OUTPUT_UNITS && column < GROUP_INPUT_UNITS) {
                 results[(unit * GROUP_INPUT_UNITS + column) * (FILTER_HEIGHT * FILTER_WIDTH) + tap] =
                     sums[j][i];
             }

@@ -77,7 +77,7 @@ INLINE void accumulate_tiles(sums_t sums, __global const cell_t *cells, __global
     }
     if (get_local_id(0) == 0) {
         for (int i = 0; i < RUN_STAGES + STAGES; i++) {
-            init_signal(signals + i);
+            init_signal(signals + i, 1);
         }
         SHOW_SIGNALS();
     }
