@@ -20,8 +20,9 @@ IGNORED = -1
 #: What deltas are multiplied by in a type that needs it (StorageType.needs_loss_scale), and the steps of the optimizer
 #: since it last changed.
 LOSS_SCALE, LOSS_SCALE_ELEMENTS = "loss scale", 2
-#: Positions that a part of a sample has at least, the most parts of a sample, and a GPU's most work-items for one.
-_PART_POSITIONS, _MAX_PARTS, _MAX_ITEMS = 4096, 64, 256
+#: Positions that a part of a sample has at least, the most parts of a sample, and a GPU's most work-items for one;
+#: classes of a position for each of those that share them.
+_PART_POSITIONS, _MAX_PARTS, _MAX_ITEMS, _CLASSES_OF_ITEM = 4096, 64, 256, 4
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ class Loss(Kind):
 
     def _walk(self, output: Shape, tuning: Tuning) -> _Walk:
         parts = _part_count(self._rows(output), output.width)
-        return _Walk.of(self._rows(output), output.width, parts, tuning)
+        classes = output.units if self.takes_classes else 1
+        return _Walk.of(self._rows(output), output.width, parts, tuning, classes)
 
     def scores(self, outputs: FloatArray) -> npt.NDArray[np.float64] | None:
         """The probabilities of outputs (N, units, ...), in float64; None where the outputs are no logits."""
@@ -199,18 +201,40 @@ class _Walk:
     parts: int
     items: int
     row_items: int
+    class_items: int = 1
 
     @classmethod
-    def of(cls, rows: int, width: int, parts: int, tuning: Tuning) -> _Walk:
-        """Return the walk through rows of ``width`` positions."""
+    def of(cls, rows: int, width: int, parts: int, tuning: Tuning, classes: int = 1) -> _Walk:
+        """Return the walk through rows of ``width`` positions, whose ``classes`` a kernel passes several times."""
         most = group_size(tuning.model, _MAX_ITEMS) if tuning.model.is_simt else 1
+        if tuning.model.is_simt and classes >= rows * width * tuning.model.lanes:
+            # A work-item for each position would take longer than a group for one after the other.
+            items = power_of_two(-(-classes // _CLASSES_OF_ITEM), most)
+            return cls(rows, parts, items, 1, items)
         items = power_of_two(-(-rows // parts) * width, most)
         return cls(rows, parts, items, power_of_two(width, items))
 
     @property
     def macros(self) -> dict[str, Macro]:
         """The macros of the kernel."""
-        return {"ROWS": self.rows, "PARTS": self.parts, "ROW_ITEMS": self.row_items}
+        items = {"ROW_ITEMS": self.row_items, "CLASS_ITEMS": self.class_items}
+        return {"ROWS": self.rows, "PARTS": self.parts, **items}
+
+
+def softmax_call(kernel: str, label: str, output: Blob, tuning: Tuning, **given: Any) -> KernelCall:
+    """The call of a kernel that makes something of the logits of each position by itself; ``given``: its arrays."""
+    shape = output.shape
+    walk = _Walk.of(shape.depth * shape.height, shape.width, 1, tuning, shape.units)
+    positions = min(shape.positions, _MAX_PARTS * walk.items // walk.class_items)
+    return KernelCall(
+        kernel,
+        label,
+        GlobalSize(positions * walk.class_items),
+        blobs={"OUTPUT": output},
+        arrays=given,
+        macros={"CLASS_ITEMS": walk.class_items},
+        local_size=None if walk.class_items == 1 else (walk.class_items, 1, 1),
+    )
 
 
 def _part_count(rows: int, width: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, Tuning
-from blobnet.losses.base import _MAX_PARTS, Loss, _Walk
+from blobnet.losses.base import Loss, _Walk, softmax_call
 from blobnet.losses.class_loss import _ClassLoss
 from blobnet.memory.blob import FloatArray, Shape
 from blobnet.support.checks import check_number
@@ -52,13 +52,7 @@ class Dice(_ClassLoss):
         walk = _Walk.of(shape.depth * shape.height, shape.width, 1, tuning)
         sums, terms = self._array("softmax_sums", shape), self._array("class_terms", shape)
         return [
-            KernelCall(
-                "loss/softmax_sums",
-                "Dice loss softmax",
-                GlobalSize(min(shape.positions, _MAX_PARTS * walk.items)),
-                blobs={"OUTPUT": output},
-                arrays={"SOFTMAX_SUMS": sums},
-            ),
+            softmax_call("loss/softmax_sums", "Dice loss softmax", output, tuning, SOFTMAX_SUMS=sums),
             KernelCall(
                 "loss/dice_classes",
                 "Dice loss classes",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, Tuning
+from blobnet.launch.kernel_call import Blob, KernelCall, Tuning
 from blobnet.launch.kernel_source import Macro
-from blobnet.losses.base import _MAX_PARTS, Loss
+from blobnet.losses.base import Loss, softmax_call
 from blobnet.losses.class_loss import _ClassLoss
 from blobnet.memory.blob import FloatArray, Shape
 
@@ -67,15 +67,6 @@ class Teaching(Loss):
         return {}
 
     def calls(self, output: Blob, delta: Blob | None, tuning: Tuning, batch_size: int) -> list[KernelCall]:
-        items = _MAX_PARTS * self._walk(output.shape, tuning).items
-        return [
-            KernelCall(
-                "loss/teacher",
-                "teacher's answers",
-                GlobalSize(min(output.shape.positions, items)),
-                blobs={"OUTPUT": output},
-                arrays={"TEACHER": self._array(TEACHER, output.shape)},
-                macros={"TEMPERATURE": float(self.temperature)},
-                owner=self,
-            )
-        ]
+        answers = self._array(TEACHER, output.shape)
+        call = softmax_call("loss/teacher", "teacher's answers", output, tuning, TEACHER=answers)
+        return [replace(call, macros={**call.macros, "TEMPERATURE": float(self.temperature)}, owner=self)]

@@ -14,6 +14,7 @@
  *   OFFSET_WEIGHT  of those of offsets
  */
 #include "blob.h"
+#include "loss/shared_classes.h"
 #include "loss/parts.h"
 
 #define CLASSES (OUTPUT_UNIT_COUNT - 4)

@@ -30,7 +30,7 @@ INLINE void class_losses(__global const output_t *output, const int output_unit_
         for (int x = FIRST_COLUMN; x < OUTPUT_UNIT_WIDTH; x += ROW_ITEMS) {
             __global const output_t *logits = output + UNIT_ROW_INDEX(OUTPUT, n, 0, row, x);
             __global output_delta_t *deltas = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, 0, row, x);
-            const real_t largest = largest_of(logits);
+            const real_t largest = largest_of(logits, group);
             bool has_class = false;
             for (int i = 0; i < labels_of_sample; i++) {
                 const int owner = i ? PARTNER(n) : n;
@@ -41,9 +41,10 @@ INLINE void class_losses(__global const output_t *output, const int output_unit_
                 const real_t share = (i ? partner_share : 1 - partner_share) / OUTPUT_UNIT_ELEMENTS;
                 const real_t weight = sample_weights[owner] * class_weights[label] * share;
                 int place;
-                const accumulator_t sum = sum_and_place(logits, largest, label, &place);
+                const accumulator_t sum = sum_and_place(logits, largest, label, &place, group);
                 row_sums[LOSS] +=
-                    weight * position_loss(logits, largest, sum, label, deltas, weight / divisor, has_class);
+                    weight
+                    * position_loss(logits, largest, sum, label, deltas, weight / divisor, has_class, group);
                 row_sums[WEIGHT] += weight;
                 row_sums[RIGHT] += place < 1 ? share : 0;
                 row_sums[AMONG_FIVE] += place < 5 ? share : 0;

@@ -10,20 +10,22 @@
 
 INLINE accumulator_t position_loss(__global const output_t *logits, const real_t largest,
                                    const accumulator_t sum, const int label, __global output_delta_t *deltas,
-                                   const real_t scale, const bool adds)
+                                   const real_t scale, const bool adds, __local accumulator_t *group)
 {
     const real_t own = READ_VALUE(logits, LOGIT(label)) - largest;
     accumulator_t loss = log(sum) - (1 - LABEL_SMOOTHING) * own;
     /* Without smoothing, classes masked by a logit of minus infinity must not make 0 * infinity. */
     if (LABEL_SMOOTHING > 0) {
         accumulator_t total = 0;
-        for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
+        EACH_CLASS(z)
+        {
             total += READ_VALUE(logits, LOGIT(z)) - largest;
         }
-        loss -= LABEL_SMOOTHING / OUTPUT_UNIT_COUNT * total;
+        loss -= LABEL_SMOOTHING / OUTPUT_UNIT_COUNT * CLASS_SUM(total, group);
     }
 #if HAS_DELTA
-    for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
+    EACH_CLASS(z)
+    {
         const real_t probability = exp(READ_VALUE(logits, LOGIT(z)) - largest) / sum;
         const real_t target = (z == label ? 1 - LABEL_SMOOTHING : 0.0f) + LABEL_SMOOTHING / OUTPUT_UNIT_COUNT;
         PUT_DELTA(z, (probability - target) * scale)

@@ -40,20 +40,22 @@ loss_dice(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(int, label
                 continue;
             }
             __global const output_t *logits = output + UNIT_ROW_INDEX(OUTPUT, n, 0, row, x);
-            const real_t largest = largest_of(logits);
+            const real_t largest = largest_of(logits, group);
             int place;
-            const accumulator_t sum = sum_and_place(logits, largest, label, &place);
+            const accumulator_t sum = sum_and_place(logits, largest, label, &place, group);
             row_sums[RIGHT] += place < 1 ? share : 0;
             row_sums[AMONG_FIVE] += place < 5 ? share : 0;
             row_sums[COUNTED] += share;
 #if HAS_DELTA
             accumulator_t mean = 0;
-            for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
+            EACH_CLASS(z)
+            {
                 const real_t slope = terms[3 * z + 2] + (z == label ? terms[3 * z + 1] : 0);
                 mean += exp(READ_VALUE(logits, LOGIT(z)) - largest) * slope;
             }
-            mean /= sum;
-            for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
+            mean = CLASS_SUM(mean, group) / sum;
+            EACH_CLASS(z)
+            {
                 const real_t probability = exp(READ_VALUE(logits, LOGIT(z)) - largest) / sum;
                 const real_t slope = terms[3 * z + 2] + (z == label ? terms[3 * z + 1] : 0);
                 WRITE_VALUE(deltas, DELTA(z), probability * (slope - mean) * weight / DELTA_DIVISOR);

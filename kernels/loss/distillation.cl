@@ -61,10 +61,11 @@ loss_distillation(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(in
 #if HAS_DELTA
             __global output_delta_t *deltas = output_delta + UNIT_ROW_INDEX(OUTPUT_DELTA, n, 0, row, x);
 #endif
-            const real_t largest = largest_of(logits);
-            const real_t log_sum = log_of_sum(logits, largest);
+            const real_t largest = largest_of(logits, group);
+            const real_t log_sum = log_of_sum(logits, largest, group);
             accumulator_t distance = 0;
-            for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
+            EACH_CLASS(z)
+            {
                 const real_t log_p = AT_TEMPERATURE(READ_VALUE(logits, LOGIT(z)), largest) - log_sum;
                 const real_t log_q = wanted[(size_t)z * OUTPUT_UNIT_ELEMENTS];
                 const real_t q = exp(log_q);
@@ -75,11 +76,11 @@ loss_distillation(SHARED_BLOB(output), MUTABLE_BLOB(output_delta), READ_ARRAY(in
                             READ_VALUE(deltas, DELTA(z)) + weight * (exp(log_p) - q) / DELTA_DIVISOR);
 #endif
             }
-            row_sum += weight * TEMPERATURE * distance;
+            row_sum += weight * TEMPERATURE * CLASS_SUM(distance, group);
         }
         sum += row_sum;
     }
-    sum = GROUP_SUM(sum, group);
+    sum = POSITION_SUM(sum, group);
     if (get_local_id(0) == 0) {
         ARRAY(sample_metrics)[(n * PARTS + PART) * METRICS] += sum;
     }

@@ -26,32 +26,38 @@ INLINE accumulator_t focal_term(const real_t shifted, const accumulator_t sum, c
 
 INLINE accumulator_t position_loss(__global const output_t *logits, const real_t largest,
                                    const accumulator_t sum, const int label, __global output_delta_t *deltas,
-                                   const real_t scale, const bool adds)
+                                   const real_t scale, const bool adds, __local accumulator_t *group)
 {
     accumulator_t others = 0;
-    for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
+    EACH_CLASS(z)
+    {
         others += z == label ? 0 : exp(READ_VALUE(logits, LOGIT(z)) - largest);
     }
-    others /= sum;
+    others = CLASS_SUM(others, group) / sum;
     const real_t target = 1 - LABEL_SMOOTHING + LABEL_SMOOTHING / OUTPUT_UNIT_COUNT;
     const real_t smoothed = LABEL_SMOOTHING / OUTPUT_UNIT_COUNT;
     real_t own_slope;
-    accumulator_t loss =
+    const accumulator_t own_loss =
         target * focal_term(READ_VALUE(logits, LOGIT(label)) - largest, sum, others, &own_slope);
     const real_t own = target * own_slope;
+    accumulator_t rest_loss = 0;
     accumulator_t rest = 0;
     if (LABEL_SMOOTHING > 0) {
-        for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
+        EACH_CLASS(z)
+        {
             if (z != label) {
                 real_t slope;
                 const real_t shifted = READ_VALUE(logits, LOGIT(z)) - largest;
-                loss += smoothed * focal_term(shifted, sum, 1 - exp(shifted) / sum, &slope);
+                rest_loss += smoothed * focal_term(shifted, sum, 1 - exp(shifted) / sum, &slope);
                 rest += smoothed * slope;
             }
         }
+        rest_loss = CLASS_SUM(rest_loss, group);
+        rest = CLASS_SUM(rest, group);
     }
 #if HAS_DELTA
-    for (int z = 0; z < OUTPUT_UNIT_COUNT; z++) {
+    EACH_CLASS(z)
+    {
         const real_t shifted = READ_VALUE(logits, LOGIT(z)) - largest;
         const real_t probability = exp(shifted) / sum;
         real_t delta = -probability * (own + rest);
@@ -65,7 +71,7 @@ INLINE accumulator_t position_loss(__global const output_t *logits, const real_t
         PUT_DELTA(z, delta * scale)
     }
 #endif
-    return loss;
+    return own_loss + rest_loss;
 }
 
 #include "loss/classes.h"

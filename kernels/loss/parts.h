@@ -32,7 +32,7 @@ INLINE void put_metrics(const accumulator_t *sums, __global real_t *sample_metri
                         __local accumulator_t *group)
 {
     for (int i = 0; i < METRICS; i++) {
-        const accumulator_t sum = GROUP_SUM(sums[i], group);
+        const accumulator_t sum = POSITION_SUM(sums[i], group);
         if (get_local_id(0) == 0) {
             sample_metrics[(n * PARTS + PART) * METRICS + i] = sum;
         }

@@ -9,6 +9,7 @@
  * Arrays:
  *   LABELS  read  targets: (COUNT, units, height, width)
  */
+#include "loss/shared_classes.h"
 #include "loss/partners.h"
 #include "loss/parts.h"
 

@@ -249,14 +249,14 @@ def test_fewer_than_five_classes_are_always_among_the_best_five(device: Device) 
     np.testing.assert_array_equal(metrics[:, [RIGHT, FIVE]], [[0, 1], [1, 1]])
 
 
-@pytest.mark.parametrize("classes", [3, 9])
-def test_logits_that_are_not_numbers_are_wrong(device: Device, classes: int) -> None:
+@pytest.mark.parametrize(("classes", "kind"), [(3, "cpu"), (9, "cpu"), (135, "gpu")])
+def test_logits_that_are_not_numbers_are_wrong(device: Device, classes: int, kind: str) -> None:
     logits = np.zeros((4, classes), np.float32)
     logits[0] = np.nan
     logits[1, 0] = np.nan
     logits[2, classes - 1] = np.nan
     logits[3, 0] = 1
-    metrics, _ = LossBench(device, CrossEntropy(), Shape.flat(classes)).run(logits, np.zeros(4, int))
+    metrics, _ = LossBench(device, CrossEntropy(), Shape.flat(classes), kind=kind).run(logits, np.zeros(4, int))
     assert np.isnan(metrics[:3, 0]).all()
     assert np.isfinite(metrics[3, 0])
     np.testing.assert_array_equal(metrics[:, [RIGHT, FIVE]], [[0, 0]] * 3 + [[1, 1]])
@@ -274,6 +274,7 @@ PLANES = [
     (Shape(3, 4, 5, 7), "gpu"),
     (Shape(3, 67, 131), "cpu"),
     (Shape(3, 67, 131), "gpu"),
+    *(FEW_POSITIONS := [(Shape.flat(1001), "gpu"), (Shape(131, 3, 1), "gpu")]),  # A group shares the classes of each.
 ]
 
 
@@ -305,8 +306,7 @@ def test_losses_of_classes(
     labels = generator.integers(0, shape.units, (count, *positions))
     labels[generator.random(labels.shape) < 0.2] = 255
     labels[0], labels[1:].reshape(3, -1)[:, 0] = 255, shape.units - 1
-    samples, classes = generator.uniform(0.1, 2, (2, 7)).astype(np.float32)
-    samples, classes = samples[:count], classes[: shape.units]
+    samples, classes = (generator.uniform(0.1, 2, size).astype(np.float32) for size in (count, shape.units))
     options = {"sample_weights": samples, "class_weights": classes, "ignore": 255}
     expected, slope = function(logits, labels, **options)
     divisor = loss.weight(loss.device_labels(labels), samples, classes)
@@ -374,11 +374,12 @@ def test_weights_are_those_of_repeated_samples(device: Device, loss: Loss) -> No
     np.testing.assert_allclose(weighted, [repeated[0], repeated[1:].sum(axis=0)], rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize(
-    "shape", [Shape.flat(7), Shape(3, 4, 5), Shape(2, 9), Shape(3, 2, 4, 5), Shape(2, 70, 67)], ids=str
-)
+SOME_PLANES = [Shape.flat(7), Shape(3, 4, 5), Shape(2, 9), Shape(3, 2, 4, 5), Shape(2, 70, 67)]
+
+
+@pytest.mark.parametrize(("shape", "kind"), [*((shape, "") for shape in SOME_PLANES), *FEW_POSITIONS], ids=str)
 @pytest.mark.parametrize("labels_loss", [CrossEntropy(0.1, ignore=1), Focal(1.5)], ids=str)
-def test_distillation(device: Device, labels_loss: Any, shape: Shape) -> None:
+def test_distillation(device: Device, labels_loss: Any, shape: Shape, kind: str) -> None:
     """What a teacher adds to another loss: weight * T^2 * KL(q || p) where labels count, and T * (p - q)."""
     generator = np.random.default_rng(shape.elements)
     count, places, classes, temperature, weight = 4, shape.dimensions[1:], shape.units, 2.5, 0.7
@@ -403,8 +404,8 @@ def test_distillation(device: Device, labels_loss: Any, shape: Shape) -> None:
     loss = Distilled(labels_loss, temperature, weight)
     divisor = labels_loss.weight(labels_loss.device_labels(labels), of_samples, of_classes, shares)
     given = logits, labels_loss.device_labels(labels), of_samples, of_classes, divisor, shares
-    before, delta_before = LossBench(device, labels_loss, shape).run(*given)
-    bench = LossBench(device, loss, shape)
+    before, delta_before = LossBench(device, labels_loss, shape, kind=kind).run(*given)
+    bench = LossBench(device, loss, shape, kind=kind)
     bench._write("teacher", q.astype(np.float32))
     metrics, delta = bench.run(*given)
     wanted = before[:, LOSS] + distance.reshape(count, -1).sum(axis=1)
@@ -432,12 +433,16 @@ def test_a_class_that_a_teacher_excludes(device: Device) -> None:
 # -- samples that are mixed --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [Shape.flat(6), Shape(3, 4, 5), Shape(4, 9)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "kind"), [(Shape.flat(6), ""), (Shape(3, 4, 5), ""), (Shape(4, 9), ""), *FEW_POSITIONS], ids=str
+)
 @pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize(
     ("loss", "gamma"), [(CrossEntropy(), 0), (CrossEntropy(0.2, ignore=1), 0), (Focal(1.5, 0.1), 1.5)], ids=str
 )
-def test_mixed_samples_have_soft_targets(device: Device, loss: Any, gamma: float, count: int, shape: Shape) -> None:
+def test_mixed_samples_have_soft_targets(
+    device: Device, loss: Any, gamma: float, count: int, shape: Shape, kind: str
+) -> None:
     """The label of the next sample has a share, with its weights: -sum of t * (1 - p)^gamma * log p, and its slope."""
     classes, positions = shape.units, shape.height * shape.width
     generator = np.random.default_rng(count)
@@ -464,7 +469,8 @@ def test_mixed_samples_have_soft_targets(device: Device, loss: Any, gamma: float
     assert weight.any(), "some of the labels must count"
     divisor = loss.weight(loss.device_labels(labels), of_samples, of_classes, shares)
     assert divisor == pytest.approx(weight.sum(), rel=1e-6)
-    metrics, delta = LossBench(device, loss, shape).run(values, labels, of_samples, of_classes, divisor, shares)
+    bench = LossBench(device, loss, shape, kind=kind)
+    metrics, delta = bench.run(values, labels, of_samples, of_classes, divisor, shares)
     assert_close(metrics[:, LOSS], wanted, relative=1e-5, absolute=1e-6, what="loss of each sample")
     assert_close(metrics[:, WEIGHT], weight, relative=1e-6, absolute=1e-7, what="weight of each sample")
     assert_close(delta, slope / divisor, relative=1e-5, absolute=1e-7, what="delta")
