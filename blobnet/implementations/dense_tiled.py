@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation
-from blobnet.implementations.tile import Tile, fitting
+from blobnet.implementations.tile import LAUNCH_COST, Tile, fitting
 from blobnet.launch.kernel_call import GlobalSize, KernelCall, rounded_up
 
 #: Tiles: samples x output units (forward), samples x elements (backward data), output units x elements (weights).
@@ -49,8 +49,10 @@ class DenseTiled(Implementation):
         tile, operation, batch = self.tile, self.operation, self.operation.batch_size
         if operation.direction == BACKWARD_WEIGHTS:
             product = tile.cost(operation.units, operation.columns, 1, operation.cores)
-            return product * rounded_up(batch, tile.depth)
-        return tile.cost(batch, self.values, self.splits, operation.cores) * self.rows / self.splits
+            return product * rounded_up(batch, tile.depth) + LAUNCH_COST * (operation.bias_mode > 0)
+        product = tile.cost(batch, self.values, self.splits, operation.cores) * self.rows / self.splits
+        # NOTE: forward, the speeds of both ways were fitted to times with all launches.
+        return product + LAUNCH_COST * (operation.direction == BACKWARD_DATA)
 
     def calls(self) -> list[KernelCall]:
         operation, tile, values, splits = self.operation, self.tile, self.values, self.splits

@@ -343,7 +343,24 @@ def test_batches_are_products_and_samples_are_not(device: Device) -> None:
         return [choose(TunedChoices(), task, candidates).way.variant for task, candidates in tasks]
 
     assert variants(64) == ["tiled", "tiled", "tiled"]
-    assert variants(1) == ["direct", "direct", "direct"]
+    assert variants(1) == ["direct", "direct", "tiled"]  # The delta is of sums over 1000 units: test_waits below.
+
+
+@pytest.mark.parametrize(
+    ("units", "elements", "samples", "kernels"),
+    [
+        (241, 11, 37, ["dense/forward", "dense/backward_weight_tiled", "dense/backward_data_tiled", "dense/split_sum"]),
+        (7, 143, 37, ["dense/forward", "dense/backward_weight_tiled", "dense/backward_data"]),
+        (241, 11, 3, ["dense/forward", "dense/backward_weight", "dense/backward_data_tiled", "dense/split_sum"]),
+    ],
+)
+def test_waits(device: Device, units: int, elements: int, samples: int, kernels: list[str]) -> None:
+    """No work-item of a GPU adds up many terms alone, however few the sums are: squeeze and excite."""
+    options: dict[str, Any] = {"count": samples, "tuning": tuning_for("gpu", compute_units=132)}
+    report = contract(device, Dense(units), Shape.flat(elements), ["tight"], kernels, **options)
+    assert report.results == contract(device, Dense(units), Shape.flat(elements), ["tight"], kernels, **options).results
+    calls = [call for phase in report.runs["tight"].calls.values() for call in phase]
+    assert all(call.macros["SPLITS"] == 4 for call in calls if call.kernel == "dense/backward_data_tiled")
 
 
 @pytest.mark.parametrize("frozen", [(), ("conv/weight", "dense/weight")])
