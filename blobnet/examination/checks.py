@@ -181,14 +181,13 @@ def plan_alone(layer: Layer, shape: Shape, count: int, tuning: Tuning) -> tuple[
 def checks_of_implementations(tuning: Tuning, times: int, seed: int) -> list[Check]:
     """Each variant of each implementation for a device, in each of its directions, on ``times`` random odd layers.
 
-    At another precision than fp32: those that compute in it alone.
+    At another precision than fp32: those that compute in it alone. Blobs have numbers, so none that needs cells.
     """
     generator, found, reached = np.random.default_rng(seed), list[Check](), Counter[tuple[str, str, str]]()
     plain_tuning = replace(tuning, choices=TunedChoices())
     lanes = tuning.model.is_simt
-    own = [
-        item for item in IMPLEMENTATIONS.values() if item.lanes in (None, lanes) and tuning.precision in item.precisions
-    ]
+    every = [item for item in IMPLEMENTATIONS.values() if item.lanes in (None, lanes) and not item.needs_cells]
+    own = [item for item in every if tuning.precision in item.precisions]
     wanted = {key for item in own for key in itertools.product(item.families, item.variants, item.directions)}
     in_vain = 0
     while in_vain < _DRAWS and any(reached[key] < times for key in wanted):

@@ -33,7 +33,7 @@ class Implementation(ABC):
         kernels: the pattern of its kernels' names.
         precisions: what its products may round their factors to: it is for those who asked for one of them.
         is_last_resort: whether it is chosen without tuning only where there is no other.
-        takes_cells: whether blobs may have cells for elements.
+        takes_cells, needs_cells: whether blobs may have cells for elements, and whether they must.
         slower: directions in which compiled kernels were measured to be faster, where a program has these anyway.
         is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
         fits: whether the device has the memory for a candidate: others are not proposed.
@@ -47,6 +47,7 @@ class Implementation(ABC):
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
     is_last_resort: ClassVar[bool] = False
     takes_cells: ClassVar[bool] = False
+    needs_cells: ClassVar[bool] = False
     slower: ClassVar[tuple[str, ...]] = ()
     is_guess: bool = False
     fits: bool = True

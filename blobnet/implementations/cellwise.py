@@ -19,6 +19,7 @@ class Cellwise(Implementation):
 
     lanes = True
     takes_cells = True
+    needs_cells = True
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:

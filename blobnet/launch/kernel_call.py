@@ -243,11 +243,10 @@ class KernelCall:
     these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's source where it is no
     file of kernels/; ``kernel`` is its name then.
 
-    ``label`` is for people alone: ``conv1 forward``. Whose work the call is say ``owner``, the layer, loss or optimizer
-    that it is made for (None for the plan's own: it clears a halo); for a layer also ``vertex``, its number in the
-    graph, and ``direction``. Where there are several ways to compute (blobnet/implementations), ``way`` is the one
-    that the call is part of, and ``task`` what that does; ``cost``, of the first call of a way what all its calls
-    should take (Implementation.cost), 0 of the others. ``reason`` says why a call that only moves values moves them.
+    ``label`` is for people alone: ``conv1 forward``. ``owner`` is the layer, loss or optimizer that the call is made for
+    (None: the plan's own clears a halo); of a layer ``vertex`` is the number in the graph, and ``direction`` is given.
+    Of several ways to compute (blobnet/implementations) ``way`` is the one that it is part of, ``task`` what that does,
+    and ``cost`` what all its calls should take (of the first, else 0). ``reason`` says why a call only moves values.
     """
 
     kernel: str

@@ -31,15 +31,13 @@ from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract
 
 ROOT = Path(__file__).parents[2]
-#: Those that take no blobs but those of cells.
-OF_CELLS = {"cellwise"}
 
 
 def tuning_of(name: str, storage: StorageType = FLOAT32) -> Tuning:
     """Of a device that has what the implementation needs, and shall use nothing else."""
     item = IMPLEMENTATIONS[name]
     kind, precision = "gpu" if item.lanes else "cpu", item.precisions[-1]
-    if name in OF_CELLS:
+    if IMPLEMENTATIONS[name].needs_cells:
         storage = CELLS_OF.get(storage, BFLOAT16_CELLS)
     return tuning_for(kind, compute_units=2, only={name}, precision=precision, storage=storage)
 
@@ -61,7 +59,7 @@ def cases(name: str, times: int = 2) -> Iterator[Drawn]:
     known = set(item.directions)
     for _ in range(500):
         case = draw(generator, item.families)
-        if name in OF_CELLS:
+        if IMPLEMENTATIONS[name].needs_cells:
             case = in_cells(case)
         taken = directions(item.variants, case, tuning_of(name))
         if any(reached[direction] < times for direction in taken):

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from blobnet.examination.checks import plan_alone
 from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.launch.kernel_call import Blob, KernelCall, Tuning
 from blobnet.launch.kernel_source import all_kernels, load
+from blobnet.layers import Conv2D
 from blobnet.losses import (
     BinaryCrossEntropy,
     CenterNet,
@@ -21,7 +23,7 @@ from blobnet.losses import (
     MeanSquaredError,
 )
 from blobnet.losses.distillation import Distilled, Teaching
-from blobnet.memory.blob import BlobLayout, Shape
+from blobnet.memory.blob import BFLOAT16_CELLS, BlobLayout, Shape
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters
 from blobnet.optimizers import SGD
@@ -89,6 +91,11 @@ def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
         yield from weight_buffers.average_call(TABLE, tuning.model)
         for calls in sharpness_calls(TABLE, SGD(sam=2.0, sam_adaptive=True), 6, tuning.model):
             yield from calls
+    # Of blobs of cells: tests/layers/test_convolution_cells.py.
+    of_cells = tuning_for("gpu", precision="bf16", only={"cellwise"})
+    layer = Conv2D(8, 3, groups=8)
+    site = plan_alone(layer, Shape(8, 5, 5), 3, of_cells)[1].in_cells(BFLOAT16_CELLS)
+    yield from (*layer.forward(site), *layer.backward_parameters(site), *layer.backward_data(site))
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:

@@ -16,7 +16,7 @@ from blobnet.layers import Node
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, StorageType
 from blobnet.model import Model
-from blobnet.planning import make_plan, plan
+from blobnet.planning import make_plan, settling
 from blobnet.planning.plan import Plan
 from blobnet.planning.request import Request
 from blobnet.planning.schedule import Scheduled
@@ -104,7 +104,7 @@ def takes(device: Device, monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageT
     They have cells wherever these can be, though small networks take longer with them.
     """
     as_gpu(monkeypatch, device)
-    monkeypatch.setattr(plan, "_cost", prefer_cells)
+    monkeypatch.setattr(settling, "_cost", prefer_cells)
     own = Device.tuning
     assert isinstance(own, property)
     asked: list[StorageType | None] = [None]
@@ -214,7 +214,7 @@ def test_ways_that_are_broken_are_none(takes: Callable[[StorageType | None], Dev
 
 def test_what_others_read_may_leave_no_room_for_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pitch that one reader wants makes another one's runs too long to be read as they lie: it packs."""
-    monkeypatch.setattr(plan, "_cost", prefer_cells)
+    monkeypatch.setattr(settling, "_cost", prefer_cells)
     images = layers.Input(8, 6, 232)()
     node = layers.Conv2D(64, 1, activation="relu")(images)
     ends = [layers.Conv2D(64, 3, padding=1)(node), layers.Conv2D(64, (1, 33), padding=(0, 16))(node)]
