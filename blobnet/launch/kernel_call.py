@@ -243,7 +243,7 @@ class KernelCall:
     these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's source where it is no
     file of kernels/; ``kernel`` is its name then.
 
-    ``label`` is for people alone: ``conv1 forward``. ``owner`` is the layer, loss or optimizer that the call is made for
+    ``label`` is for people alone: ``conv1 forward``. ``owner`` is the layer, loss or optimizer that the call is for
     (None: the plan's own clears a halo); of a layer ``vertex`` is the number in the graph, and ``direction`` is given.
     Of several ways to compute (blobnet/implementations) ``way`` is the one that it is part of, ``task`` what that does,
     and ``cost`` what all its calls should take (of the first, else 0). ``reason`` says why a call only moves values.
