@@ -58,6 +58,16 @@ class CellTile(Tile):
         """Taps of a row, whose columns are side by side."""
         return 1
 
+    def rows(self, taps: Sequence[tuple[int, int, int]]) -> list[tuple[int, ...]]:
+        """Of each row of taps its run, its first shift, and the tap at that and each shift after it, or -1."""
+        rows: list[tuple[int, ...]] = []
+        for run, shift, tap in taps:
+            if not rows or rows[-1][0] != run or shift - rows[-1][1] >= self.beside:
+                rows.append((run, shift, *[-1] * self.beside))
+            place = 2 + shift - rows[-1][1]
+            rows[-1] = (*rows[-1][:place], tap, *rows[-1][place + 1 :])
+        return rows
+
     @property
     def items(self) -> int:
         return self.columns // _GROUP_ROWS * _GROUP_ITEMS
@@ -319,20 +329,9 @@ class Cells(Tiled):
         return 2 if fewest > self.runs else None
 
     @cached_property
-    def _tap_rows(self) -> list[tuple[int, ...]]:
-        """Of each row of taps its run, its first shift, and the tap at that and each shift after it, or -1."""
-        rows: list[tuple[int, ...]] = []
-        for run, shift, tap in self.counted.tables[0][0]:
-            if not rows or rows[-1][0] != run or shift - rows[-1][1] >= self.tile.beside:
-                rows.append((run, shift, *[-1] * self.tile.beside))
-            place = 2 + shift - rows[-1][1]
-            rows[-1] = (*rows[-1][:place], tap, *rows[-1][place + 1 :])
-        return rows
-
-    @cached_property
     def _tap_blocks(self) -> list[tuple[int, int]]:
         """Rows of a work-group of the gradient: the first one, and the end of those of its phase of the source."""
-        runs, each = [row[0] for row in self._tap_rows], self.tile.all_taps
+        runs, each = [row[0] for row in self.tile.rows(self.counted.tables[0][0])], self.tile.all_taps
         ends = [len(runs) - runs[::-1].index(run) for run in range(self.runs)]
         return [(tap, end) for end, start in zip(ends, [0, *ends], strict=False) for tap in range(start, end, each)]
 
@@ -425,7 +424,10 @@ class Cells(Tiled):
             "DELTAS": self._blob(1),
             "FIRST_DELTA": deltas.base,
         }
-        facts |= {"TAP_TABLE": table_text(self._tap_rows), "BLOCK_TABLE": table_text(self._tap_blocks)}
+        facts |= {
+            "TAP_TABLE": table_text(tile.rows(self.counted.tables[0][0])),
+            "BLOCK_TABLE": table_text(self._tap_blocks),
+        }
         each = self.counted.sample < _SHORT_SAMPLE
         facts |= {"DELTA_CELLS": deltas.cells, "COPIES_EACH": int(each)}
         items = tile.items + (0 if each else _COPYING_ITEMS)

@@ -91,15 +91,17 @@ def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
         yield from weight_buffers.average_call(TABLE, tuning.model)
         for calls in sharpness_calls(TABLE, SGD(sam=2.0, sam_adaptive=True), 6, tuning.model):
             yield from calls
-    # Of blobs of cells: tests/layers/test_convolution_cells.py.
-    of_cells = tuning_for("gpu", precision="bf16", only={"cellwise"})
-    layer = Conv2D(8, 3, groups=8)
-    site = plan_alone(layer, Shape(8, 5, 5), 3, of_cells)[1].in_cells(BFLOAT16_CELLS)
-    yield from (*layer.forward(site), *layer.backward_parameters(site), *layer.backward_data(site))
     # Losses alone: tests/layers/test_losses.py.
     output = Blob("output", BlobLayout.padded(Shape(3, 4, 5)))
     for loss in LOSSES:
         yield from loss.calls(output, output, Tuning(), 3)
+
+
+def calls_of_cells() -> list[KernelCall]:
+    """Those of blobs of cells alone: tests/layers/test_convolution_cells.py."""
+    layer, tuning = Conv2D(8, 3, groups=8), tuning_for("gpu", precision="bf16", only={"cellwise"})
+    site = plan_alone(layer, Shape(8, 5, 5), 3, tuning)[1].in_cells(BFLOAT16_CELLS)
+    return [*layer.forward(site), *layer.backward_parameters(site), *layer.backward_data(site)]
 
 
 @pytest.mark.long
@@ -107,5 +109,6 @@ def test_every_kernel_is_in_a_plan_that_is_tested() -> None:
     # The kernels of bench compute nothing that anybody reads; tests/cli/test_bench.py runs them.
     sources = [load(name) for name in all_kernels() if not name.startswith("bench/")]
     sources += [source.of_several for source in sources if source.combined]
-    missing = {source.name for source in sources} - {call.source.name for call in compared_calls()}
+    launched = {call.source.name for call in (*compared_calls(), *calls_of_cells())}
+    missing = {source.name for source in sources} - launched
     assert not missing, "tests/small_graphs.py needs a graph that launches them"
