@@ -29,7 +29,7 @@ from blobnet.network.patterns import frozen_parameters
 #: The network for two CPU cores, and that of the paper: its groups' widths, its activation, and epochs.
 SMALL: dict[str, Any] = {"widths": (32, 64, 128), "activation": "relu"}
 LARGE: dict[str, Any] = {"widths": (64, 256, 256), "activation": "gelu"}
-EPOCHS, LARGE_EPOCHS, BATCH_SIZE = 8, 40, 500
+EPOCHS, LARGE_EPOCHS, BATCH_SIZE = 9, 40, 500
 RATE = schedules.Linear(0.2, warmup_epochs=0.1)
 OPTIMIZER = optimizers.Muon(RATE, momentum=0.7, weight_decay=0.05, adam_factor=0.1)
 SMOOTHING, AVERAGE, SHIFT = 0.1, 0.98, 2
