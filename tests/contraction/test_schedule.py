@@ -318,3 +318,17 @@ def test_rows_a_page_apart_are_packed() -> None:
         found[units] = best_schedule(table, CPU)
     assert found[1024].packed == ("F",)
     assert found[1008].packed == ()
+
+
+def test_neighbours_that_share_positions_of_cells_have_a_unit_each() -> None:
+    """Positions of cells lie 8 units apart; neighbours read all units of one position, then of the next."""
+    table = table_of("S[c, u] = +(I[n, c, y, x, u])", I=(64, 24, 28, 28, 8))
+    schedule = best_schedule(table, replace(GENERIC["gpu"], compute_units=132))
+    assert schedule.shared[0] == "y.x"
+    assert schedule.tile("u").threads == 8
+    assert schedule.order[-1] == "u", "what comes last is what neighbours have one after another"
+    # Without cells, positions lie side by side.
+    plain = best_schedule(
+        table_of("S[c] = +(I[n, c, y, x])", I=(64, 192, 28, 28)), replace(GENERIC["gpu"], compute_units=132)
+    )
+    assert plain.shared[0] == plain.order[-1] == "y.x"
