@@ -231,15 +231,16 @@ def kinds_of(item: type[Implementation]) -> list[str]:
 def operations(name: str, variant: str, tuning: Tuning, seed: int) -> Iterator[Drawn]:
     """Random ones, of about WORK multiply-adds, for each direction of a variant of an implementation."""
     from blobnet.implementations import IMPLEMENTATIONS
-    from tests.layers.test_every_implementation import directions, draw
+    from tests.layers.test_every_implementation import directions, draw, in_cells
 
     def distance(case: Drawn) -> int:
         layer, shape, count = case
         (weight, *_), output = layer.parameters([shape]), layer.output_shape([shape])
         return abs(count * weight.elements * output.elements // output.units - WORK)
 
-    generator, left = np.random.default_rng(seed), set(IMPLEMENTATIONS[name].directions)
-    for case in sorted((draw(generator, IMPLEMENTATIONS[name].families) for _ in range(300)), key=distance):
+    item, generator = IMPLEMENTATIONS[name], np.random.default_rng(seed)
+    left, drawn = set(item.directions), [draw(generator, item.families) for _ in range(300)]
+    for case in sorted(map(in_cells, drawn) if item.needs_cells else drawn, key=distance):
         if not left:
             return
         taken = directions({variant}, case, tuning) & left
@@ -257,10 +258,12 @@ def run_implementation(
     """
     from blobnet.examination.checks import PHASE_OF
     from blobnet.implementations import IMPLEMENTATIONS
+    from blobnet.memory.blob import FLOAT32
     from tests.layers.arranged import Bench, make_problem
 
     layer, shape, count = case
-    problem = make_problem(layer, [shape], count=count, storage=tuning.storage, weights=tuning.storage)
+    weights = FLOAT32 if tuning.storage.cell > 1 else tuning.storage
+    problem = make_problem(layer, [shape], count=count, storage=tuning.storage, weights=weights)
     bench = Bench(device, problem, arrangement, tuning)
     run_bench(bench)
     for direction, phase in PHASE_OF.items():
@@ -350,7 +353,7 @@ def cases(
     from blobnet import layers, losses
     from blobnet.implementations import IMPLEMENTATIONS
     from blobnet.launch.kernel_source import all_kernels, load
-    from blobnet.memory.blob import FLOAT16, FLOAT32, Shape
+    from blobnet.memory.blob import BFLOAT16_CELLS, CELLS_OF, FLOAT16, FLOAT32, Shape
     from tests.layers.arranged import Arrangement
     from tests.layers.test_every_kernel import compared_calls
 
@@ -383,9 +386,10 @@ def cases(
         for kind, variant in product(kinds_of(item)[:most], item.variants[:most]):
             settings: Any = {"only": {variant}, "compute_units": 2, "precision": precision}
             for seed, (arrangement, storage) in enumerate(ways[:most]):
-                alone = limited(kind, limits, storage=storage, **settings)
+                kept = CELLS_OF.get(storage, BFLOAT16_CELLS) if item.needs_cells else storage
+                alone = limited(kind, limits, storage=kept, **settings)
                 for case in [*operations(name, variant, alone, seed), *(more.get(variant, ()) if seed else ())]:
-                    on = f"{case[0]} on {case[1]}, count {case[2]}, {storage.name}, {arrangement.name}"
+                    on = f"{case[0]} on {case[1]}, count {case[2]}, {kept.name}, {arrangement.name}"
                     # A dense layer's epilogue reads no other blob.
                     chain = arrangement.chain[1:] if case[0].kind == "Dense" else arrangement.chain
                     fitting = replace(arrangement, chain=chain)
