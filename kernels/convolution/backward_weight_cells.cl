@@ -103,10 +103,10 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         LISTS_OF(cells, SOURCE_LIST) + (size_t)(run * GROUPS + group) * SOURCE_CELLS * SOURCE_LIST;
 #define STAGE_OF(step) (memory + (step) % STAGES * STAGE_ELEMENTS)
 #define POSITION_OF(step) ((first_step + (step)) * TILE_DEPTH)
-#define COPY_DELTAS(step)                                                                   \
-    STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL, DELTA_CELLS, \
-        DELTA_LIST, DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count
-#define COPY_INPUTS(step)                                                                            \
+#define COPY_DELTAS(step)                                                                                  \
+    STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL, DELTA_CELLS, DELTA_LIST, \
+        DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count
+#define COPY_INPUTS(step)                                                                              \
     STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells, first_column / CELL, SOURCE_CELLS, \
         SOURCE_LIST, SOURCE_SAMPLE, POSITION_OF(step) + FIRST_CELL, count
 #define MULTIPLIES (COPIES_EACH || WARP < ITEMS / WARP_ITEMS)
@@ -234,7 +234,8 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
             const int place = i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
             const int tap = taps[ROW_TAPS > 1 ? place / CELL : 0];
             const int column = first_column + (ROW_TAPS > 1 ? place % CELL : place);
-            if (MULTIPLIES && first_tap + j < end_tap && tap >= 0 && unit < GROUP_OUTPUT_UNITS && column < GROUP_INPUT_UNITS) {
+            if (MULTIPLIES && first_tap + j < end_tap && tap >= 0 && unit < GROUP_OUTPUT_UNITS
+                && column < GROUP_INPUT_UNITS) {
                 results[(unit * GROUP_INPUT_UNITS + column) * (FILTER_HEIGHT * FILTER_WIDTH) + tap] =
                     sums[j][i];
             }

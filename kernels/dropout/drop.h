@@ -20,7 +20,8 @@ INLINE void drop_sample(__global const FROM_TYPE *restrict input, __global TO_TY
             __global TO_TYPE *to = output + TO_OFFSET(element);
             __global const FROM_TYPE *from = IN_PLACE_OF(to, input + FROM_OFFSET(element));
             for (int i = 0; i < run; i++) {
-                PUT(random[WHOLE ? 0 : i] >= THRESHOLD ? READ_VALUE(from, i) * SCALE : (number_t)(0.0f), to + i);
+                PUT(random[WHOLE ? 0 : i] >= THRESHOLD ? READ_VALUE(from, i) * SCALE : (number_t)(0.0f),
+                    to + i);
             }
             element += run;
         }
