@@ -49,13 +49,7 @@
 #define AT(ROLE) (y * ROLE##_UNIT_MEMORY_WIDTH + x)
 #else
 #define FIRST_CELL_OF_ITEM ((int)get_group_id(0) * LOCAL_WIDTH * CELLS + (int)get_local_id(0))
-#if CELL_UNITS == 1
 #define FOR_CELLS const int first = FIRST_CELL_OF_ITEM;
-#else
-/* NOTE: what a work-item reads of its units takes as long as several cells. */
-#define FOR_CELLS \
-    for (int first = FIRST_CELL_OF_ITEM; first < PLANE_CELLS; first += get_global_size(0) * CELLS)
-#endif
 #define EACH_CELL                   \
     for (int i = 0; i < CELLS; i++) \
         if (CELL(i) < PLANE_CELLS)

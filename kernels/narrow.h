@@ -12,15 +12,39 @@
  */
 #define NARROW_FUNCTION inline __attribute__((always_inline, overloadable))
 typedef ushort bfloat_t;
-/* Eight of them side by side, and of halves: the units of a cell. */
-typedef ushort8 bfloat_cell_t;
-typedef short8 half_cell_t;
+/*
+ * Eight of them side by side, and of halves: the units of a cell. NOTE: NVIDIA's compiler loads and stores vectors of 16
+ * bits in two parts, these at once.
+ */
+typedef uint4 bfloat_cell_t;
+typedef int4 half_cell_t;
 
 /* What is not a number stays so: its last bits may be all that it has. */
 #define BFLOAT_BITS(float_n, uint_n, value)                                                               \
     (select((as_##uint_n(value) + (uint_n)(0x7FFF) + (as_##uint_n(value) >> (uint_n)(16) & (uint_n)(1))), \
             (uint_n)(0x7FC00000), isnan(value))                                                           \
      >> (uint_n)(16))
+
+/* The units of a cell as pairs: the first of each pair in its lower half. */
+#ifdef __NV_CL_C_VERSION
+NARROW_FUNCTION uint bfloat_pair(const float low, const float high)
+{
+    uint pair;
+    __asm__("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+NARROW_FUNCTION uint4 bfloat_pairs(const float8 value)
+{
+    return (uint4)(bfloat_pair(value.s0, value.s1), bfloat_pair(value.s2, value.s3),
+                   bfloat_pair(value.s4, value.s5), bfloat_pair(value.s6, value.s7));
+}
+#else
+NARROW_FUNCTION uint4 bfloat_pairs(const float8 value)
+{
+    const uint8 bits = BFLOAT_BITS(float8, uint8, value);
+    return bits.even | bits.odd << 16;
+}
+#endif
 
 NARROW_FUNCTION float load_narrow(__global const half *pointer)
 {

@@ -104,11 +104,14 @@ NARROW_ACCESS(bfloat_t)
 #if CELL_UNITS > 1
 INLINE number_t OVERLOADED load_value(__global const bfloat_cell_t *pointer)
 {
-    return as_float8(convert_uint8(*pointer) << 16);
+    const uint4 pairs = *pointer;
+    const float4 low = as_float4(pairs << 16);
+    const float4 high = as_float4(pairs & 0xFFFF0000u);
+    return (float8)(low.s0, high.s0, low.s1, high.s1, low.s2, high.s2, low.s3, high.s3);
 }
 INLINE void OVERLOADED set_value(const number_t value, __global bfloat_cell_t *pointer)
 {
-    *pointer = convert_ushort8(BFLOAT_BITS(float8, uint8, value));
+    *pointer = bfloat_pairs(value);
 }
 INLINE number_t OVERLOADED load_value(__global const half_cell_t *pointer)
 {

@@ -9,13 +9,14 @@
 
 /*
  * warp_sum: sums over the lanes of a warp of `count` values each, in a fixed order; a work-item gets that of value number
- * WARP_SUM_NUMBER(count). `count` is a power of two, at most WARP_ITEMS. `room` has that many values for each work-item
- * of the group; `values` are lost.
+ * WARP_SUM_NUMBER(count). `count` is a power of two, at most WARP_ITEMS. `room` has WARP_SUM_ROOM(count) values for each
+ * work-item of the group; `values` are lost.
  */
 #define WARP_SUM_NUMBER(count) (LANE / (WARP_ITEMS / (count)))
 
 #ifdef __NV_CL_C_VERSION
 
+#define WARP_SUM_ROOM(count) 0
 #define WARP_BARRIER() __asm__ volatile("bar.warp.sync 0xffffffff;" : : : "memory")
 
 /* The value of the lane whose number differs in the bit `mask`. */
@@ -41,8 +42,10 @@ INLINE real_t warp_sum(real_t *values, const int count, __local real_t *room)
             left /= 2;
 #pragma unroll
             for (int i = 0; i < left; i++) {
-                const real_t kept = is_upper ? values[i + left] : values[i];
-                values[i] = kept + exchange_lanes(is_upper ? values[i] : values[i + left], mask);
+                /* NOTE: of array elements NVIDIA's compiler makes branches. */
+                const real_t low = values[i];
+                const real_t high = values[i + left];
+                values[i] = (is_upper ? high : low) + exchange_lanes(is_upper ? low : high, mask);
             }
         }
     }
@@ -51,6 +54,7 @@ INLINE real_t warp_sum(real_t *values, const int count, __local real_t *room)
 
 #else
 
+#define WARP_SUM_ROOM(count) (count)
 #define WARP_BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 
 INLINE real_t warp_sum(real_t *values, const int count, __local real_t *room)

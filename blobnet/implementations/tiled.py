@@ -207,7 +207,7 @@ class Tiled(Implementation):
         else:  # What is left to do is done to the sums of all parts.
             kernel, label = "convolution/split_sum", f"{operation.label}: sum"
             arrays["PARTIALS"] = operation.memory(f"{operation.direction} partials", per_sample=splits * shape.elements)
-            work = cell_work(kernel, operation.result.layout.shape, operation.tuning)
+            work = cell_work(operation.result.layout.shape, operation.tuning, operation.tuning.of(kernel)["CELLS"])
             others.append(operation.call(kernel, *work, label, PARTIALS=arrays["PARTIALS"], **macros))
             operation = operation.plain
         for phase in self.phases(operation):

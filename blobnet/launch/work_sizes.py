@@ -15,9 +15,6 @@ GROUP_SIZE = 128
 _GROUP_UNITS = 64
 #: Work-items of a GPU that share a small plane.
 _FEW_SHARERS = 16
-#: Of blobs of cells: cells that a work-item takes at once, and those that it takes for
-#: one that it would else have in a pass.
-CELLS_AT_ONCE, _CELL_PASSES = 2, 4
 #: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
 _CELLS_OF_A_WORK_ITEM = 4096
 
@@ -39,12 +36,15 @@ def planes_at_once(shape: Shape) -> int:
     return max(1, _CELLS_OF_A_WORK_ITEM // (shape.height * shape.width))
 
 
-def cell_work(kernel: str, shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
-    """Work size for kernels that compute each cell from those at the same place of other blobs (kernels/cells.h)."""
+def cell_work(shape: Shape, tuning: Tuning, cells: int) -> tuple[GlobalSize, tuple[int, int, int] | None]:
+    """Work size for kernels that compute each cell from those at the same place of other blobs (kernels/cells.h).
+
+    ``cells`` is the tunable CELLS.
+    """
     if not tuning.model.is_simt:
         return GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), None
     # Programs know how many share a plane: there are few such numbers.
-    items = -(-shape.height * shape.width // tuning.of(kernel)["CELLS"])
+    items = -(-shape.height * shape.width // cells)
     sharers = 1 if items == 1 else group_size(tuning.model) if items > 4 * _FEW_SHARERS else _FEW_SHARERS
     return GlobalSize(rounded_up(items, sharers), 1, shape.planes), full_group(tuning.model, sharers)
 
@@ -60,12 +60,9 @@ def cell_call(
 ) -> KernelCall:
     """The launch of such a kernel, whose planes are those of the first blob."""
     first, tunables = next(iter(blobs.values())), tuning.of(kernel)
-    planes = first.layout.shape
-    if first.type.cell > 1 and tuning.model.is_simt:
-        # A cell takes the registers of many numbers, and what is read of its units the time of several cells.
-        tunables["CELLS"] = CELLS_AT_ONCE
-        planes = Shape(planes.units, -(-planes.positions // _CELL_PASSES))
-    size, local = cell_work(kernel, planes, tuning)
+    if first.type.cell > 1:
+        tunables["CELLS"] = 1  # It takes the registers of many numbers.
+    size, local = cell_work(first.layout.shape, tuning, tunables["CELLS"])
     return KernelCall(kernel, label, size, blobs, arrays or {}, macros or {}, tunables, local)
 
 

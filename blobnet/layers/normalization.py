@@ -10,7 +10,7 @@ from typing import ClassVar
 from blobnet.launch.elementwise import EpilogueOp, fits, norm, slope_macro, with_epilogue
 from blobnet.launch.kernel_call import SHARD_COUNTS, Array, Blob, GlobalSize, KernelCall, Tuning
 from blobnet.launch.kernel_source import Macro
-from blobnet.launch.work_sizes import CELLS_AT_ONCE, cell_call, full_group, group_size, planes_at_once, power_of_two
+from blobnet.launch.work_sizes import cell_call, full_group, group_size, planes_at_once, power_of_two
 from blobnet.layers.base import ALIKE, Kept, Layer, LayerContext, ParameterSpec, Placement, Placements, TakesCells
 from blobnet.memory.blob import FLOAT32, Shape
 
@@ -25,6 +25,7 @@ _UNIT_VALUES, _UNIT_ITEMS, _CELL_SHARERS = 1 << 15, 512, 32
 _UNITS_OF_A_CORE = 4
 #: Work-items of a GPU that may share a plane, which programs know, and steps of each that adding up sums is worth.
 _PLANE_SHARERS, _MIN_STEPS = (8, 32, 128), 2
+_WARP_SHARERS, _MIN_WARP_STEPS = (32, 128), 4
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,7 @@ def _unit_call(
         local = (_CELL_SHARERS, 1, group_size(model, _UNIT_ITEMS) // _CELL_SHARERS)
         steps = -(-layout.plane_elements // _CELL_SHARERS)
         if site.inputs[0].type.cell > 1:
-            tunables = {"LANES": 1, "CELLS": CELLS_AT_ONCE}
+            tunables = dict.fromkeys(tunables, 1)
         tunables = {name: power_of_two(steps, most) for name, most in tunables.items()}
     else:
         local = (1, 1, 1)
@@ -318,8 +319,11 @@ def _plane_work(kernel: str, source: Blob, tuning: Tuning) -> tuple[GlobalSize, 
 
     Returns the work size, the group, and the tunable LANES, which is not wider than a row where lanes run along it.
     """
-    # Cells are vectors as they are.
-    shape, lanes = source.layout.shape, 1 if source.type.cell > 1 else tuning.of(kernel)["LANES"]
+    shape, lanes = source.layout.shape, tuning.of(kernel)["LANES"]
+    if source.type.cell > 1:  # Cells are vectors as they are, and whole warps sum their numbers.
+        worth = [count for count in _WARP_SHARERS if count * _MIN_WARP_STEPS <= shape.height * shape.width]
+        sharers = max(worth, default=_WARP_SHARERS[0])
+        return GlobalSize(sharers, 1, shape.planes), full_group(tuning.model, sharers), {"LANES": 1}
     along_row = {"LANES": power_of_two(shape.width, lanes)}
     if not tuning.model.is_simt:
         return GlobalSize(1, 1, -(-shape.planes // planes_at_once(shape))), (1, 1, 1), along_row

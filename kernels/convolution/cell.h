@@ -14,10 +14,10 @@ INLINE cell_t cell_of(const float values[CELL])
     ushort8 halves;
     vstore_half8(vload8(0, values), 0, (half *)&halves);
     const uint8 bits = convert_uint8(halves);
-#else
-    const uint8 bits = BFLOAT_BITS(float8, uint8, vload8(0, values));
-#endif
     return bits.even | bits.odd << 16;
+#else
+    return bfloat_pairs(vload8(0, values));
+#endif
 #else
     return as_uint4(
         (float4)(round_tf32(values[0]), round_tf32(values[1]), round_tf32(values[2]), round_tf32(values[3])));

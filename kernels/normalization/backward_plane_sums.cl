@@ -29,15 +29,15 @@
 #define PLANE INPUT
 #include "normalization/plane_sums.h"
 #include "normalization/normalized.h"
-#define GROUP_SUM_TYPE number_pair_t
-#include "group_sum.h"
+#include "normalization/pair_sums.h"
 
 __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(output_delta),
                                                 READ_ARRAY(real_t, statistics), READ_ARRAY(scale_t, scale),
                                                 READ_ARRAY(shift_t, shift),
                                                 WRITE_ARRAY(accumulator_t, partials), const int count)
 {
-    __local number_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
+    PAIR_ROOM(room);
+    const int unit = get_local_id(0);
     const int n = SAMPLE;
     /* NOTE: barriers need every work-item: those after the last sample repeat it and write nothing. */
     const int sample = min(n, count - 1);
@@ -48,6 +48,10 @@ __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(outp
         __global const output_delta_t *delta_plane = output_delta + BLOB_INDEX(OUTPUT_DELTA, sample, z, 0, 0);
         vector_t sums = 0;
         vector_t products = 0;
+#if LOCAL_WIDTH > 1
+        /* NOTE: a GPU must have many loads under way (docs/performance.md). */
+#pragma unroll 2
+#endif
         FOR_STEPS
         {
             const vector_t centred = CENTRED(STEP_LOAD(plane, INPUT));
@@ -58,10 +62,10 @@ __kernel void normalization_backward_plane_sums(READ_BLOB(input), READ_BLOB(outp
             products += WITHIN_PLANE(deltas * centred);
         }
         const number_pair_t both = (number_pair_t)(VECTOR_SUM(sums), VECTOR_SUM(products));
-        const number_pair_t total = GROUP_SUM(both, group);
-        if (n < count && get_local_id(0) == 0) {
-            STORE_PARTIALS(0, z, n, total.lo);
-            STORE_PARTIALS(1, z, n, total.hi * inverse);
+        const float2 total = ROW_SUMS(both, room);
+        if (n < count && unit < CELL_UNITS) {
+            PARTIAL(0, z, unit, n) = total.x;
+            PARTIAL(1, z, unit, n) = total.y * OF_OWN_UNIT(inverse);
         }
     }
 }

@@ -39,15 +39,15 @@
 #include "in_place.h"
 #include "put.h"
 #include "normalization/normalized.h"
-#define GROUP_SUM_TYPE number_pair_t
-#include "normalization/unit_sum.h"
+#include "normalization/pair_sums.h"
+#include "normalization/unit_walk.h"
 
 __kernel void normalization_backward_unit(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
                                           READ_ARRAY(real_t, statistics), READ_ARRAY(scale_t, scale),
                                           READ_ARRAY(shift_t, shift), WRITE_ARRAY(real_t, scale_gradient),
                                           WRITE_ARRAY(real_t, shift_gradient), const int count)
 {
-    __local number_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
+    PAIR_ROOM(room);
     LOAD_STATISTICS(UNIT);
     number_pair_t sums = 0;
     FOR_SAMPLES
@@ -68,7 +68,7 @@ __kernel void normalization_backward_unit(READ_BLOB(input), READ_BLOB(output_del
         }
         sums += (number_pair_t)(VECTOR_SUM(linear), VECTOR_SUM(products));
     }
-    const number_pair_t total = UNIT_SUM(sums, group);
+    const number_pair_t total = GROUP_SUMS(sums, room);
     if (get_local_id(0) == 0 && get_local_id(2) == 0) {
         SET_UNIT_NUMBERS(total.lo, ARRAY(shift_gradient), UNIT);
         SET_UNIT_NUMBERS(total.hi * inverse, ARRAY(scale_gradient), UNIT);

@@ -24,8 +24,7 @@
 #include "blob.h"
 #define PLANE INPUT
 #include "normalization/plane_sums.h"
-#define GROUP_SUM_TYPE number_pair_t
-#include "group_sum.h"
+#include "normalization/pair_sums.h"
 
 #define QUARTER_CELL(rows, columns) \
     READ_VALUE(plane, (rows) * PLANE_HEIGHT / 4 * INPUT_UNIT_MEMORY_WIDTH + (columns) * PLANE_WIDTH / 4)
@@ -33,7 +32,8 @@
 __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARRAY(accumulator_t, partials),
                                                      const int count)
 {
-    __local number_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
+    PAIR_ROOM(room);
+    const int unit = get_local_id(0);
     const int n = SAMPLE;
     /* NOTE: barriers need every work-item: those after the last sample repeat it and write nothing. */
     const int sample = min(n, count - 1);
@@ -46,7 +46,7 @@ __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARR
         vector_t sums = 0;
         vector_t squares = 0;
 #if LOCAL_WIDTH > 1
-        /* NOTE: a GPU must have many loads under way; backward, with two planes, has enough of them (docs/performance.md). */
+        /* NOTE: a GPU must have many loads under way (docs/performance.md). */
 #pragma unroll 4
 #endif
         FOR_STEPS
@@ -56,13 +56,14 @@ __kernel void normalization_forward_plane_statistics(READ_BLOB(input), WRITE_ARR
             squares += distances * distances;
         }
         const number_pair_t both = (number_pair_t)(VECTOR_SUM(sums), VECTOR_SUM(squares));
-        const number_pair_t total = GROUP_SUM(both, group);
-        if (n < count && get_local_id(0) == 0) {
-            const number_t relative = total.lo / PLANE_CELLS;
-            const number_t mean = origin + relative;
-            STORE_PARTIALS(0, z, n, mean);
-            STORE_PARTIALS(1, z, n, (origin - mean) + relative);
-            STORE_PARTIALS(2, z, n, fmax(total.hi - total.lo * relative, 0.0f));
+        const float2 total = ROW_SUMS(both, room);
+        if (n < count && unit < CELL_UNITS) {
+            const real_t own = OF_OWN_UNIT(origin);
+            const real_t relative = total.x / PLANE_CELLS;
+            const real_t mean = own + relative;
+            PARTIAL(0, z, unit, n) = mean;
+            PARTIAL(1, z, unit, n) = (own - mean) + relative;
+            PARTIAL(2, z, unit, n) = fmax(total.y - total.x * relative, 0.0f);
         }
     }
 }

@@ -36,8 +36,8 @@
 #include "normalization/plane_sums.h"
 #include "normalization/normalized.h"
 #include "normalization/statistics.h"
-#define GROUP_SUM_TYPE number_pair_t
-#include "normalization/unit_sum.h"
+#include "normalization/pair_sums.h"
+#include "normalization/unit_walk.h"
 #include "joined.h"
 
 /* A cell of one of four samples, in a quarter of its plane: each has others. */
@@ -53,7 +53,7 @@ __kernel void normalization_forward_unit(READ_BLOB(input), READ_BLOB(residual), 
                                          READ_ARRAY(shift_t, shift) MORE_ARRAYS, const int count,
                                          const int units)
 {
-    __local number_pair_t group[LOCAL_WIDTH * LOCAL_UNITS];
+    PAIR_ROOM(room);
     /* NOTE: a single cell may be an outlier, above all at the border. Where all are equal, nothing is lost. */
     const number_t first_cell = QUARTER_CELL(0, 1, 1);
     number_t distance = 0;
@@ -76,7 +76,7 @@ __kernel void normalization_forward_unit(READ_BLOB(input), READ_BLOB(residual), 
         }
         sums += (number_pair_t)(VECTOR_SUM(linear), VECTOR_SUM(squares));
     }
-    const number_pair_t total = UNIT_SUM(sums, group);
+    const number_pair_t total = GROUP_SUMS(sums, room);
     const accumulator_t values = (accumulator_t)count * PLANE_CELLS;
     const number_t relative = total.lo / values;
     const number_t mean = origin + relative;

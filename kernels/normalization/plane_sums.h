@@ -18,13 +18,9 @@
 #include "vector.h"
 #include "cells.h"
 
-/* Has PARTIALS, (sums, planes, COUNT), keep sum `number` of a plane of sample n: of each of its units, if it has several. */
-#define STORE_PARTIALS(number, z, n, sum)                                                          \
-    do {                                                                                           \
-        __global accumulator_t *partial =                                                          \
-            ARRAY(partials) + (size_t)((number) * SAMPLE_PLANES + (z)) * CELL_UNITS * count + (n); \
-        EACH_UNIT(sum, partial[(size_t)unit * count] = unit_number)                                \
-    } while (0)
+/* Where PARTIALS, (sums, planes * CELL_UNITS, COUNT), keep sum `number` of a plane of sample n and unit of its cells. */
+#define PARTIAL(number, z, unit, n) \
+    ARRAY(partials)[((size_t)((number) * SAMPLE_PLANES + (z)) * CELL_UNITS + (unit)) * count + (n)]
 
 #if LOCAL_WIDTH == 1
 #define ROW_STEPS ((PLANE_WIDTH + LANES - 1) / LANES)
@@ -36,8 +32,14 @@
     (PLANE_WIDTH % LANES == 0 ? (value) : VECTOR_KEEP(value, STEP_X + VECTOR_LANE_NUMBERS < PLANE_WIDTH))
 #else
 #define FOR_STEPS for (int first = get_local_id(0); first < PLANE_CELLS; first += LANES * LOCAL_WIDTH)
+#if LANES == 1
+/* NOTE: NVIDIA's compiler would put a load whose value is selected behind a branch, with no other one under way. */
+#define STEP_LOAD(plane, ROLE) READ_VALUE(plane, CELL_OFFSET(ROLE, first))
+#define WITHIN_PLANE(value) (value)
+#else
 #define STEP_LOAD(plane, ROLE) VECTOR_OF(CELL_OR_ZERO, plane, ROLE)
 #define CELL_OR_ZERO(i, plane, ROLE) \
     (CELL(i) < PLANE_CELLS ? READ_VALUE(plane, CELL_OFFSET(ROLE, CELL(i))) : (number_t)(0))
 #define WITHIN_PLANE(value) VECTOR_KEEP(value, first + VECTOR_LANE_NUMBERS * LOCAL_WIDTH < PLANE_CELLS)
+#endif
 #endif

@@ -3,7 +3,8 @@
 Both start from the same weights and see the same samples in the same order, with Adam on a cosine schedule. The targets
 of PyTorch are made before the training.
 
-    python tests/bench/boxes.py [--trunk resnet18] [--size 256] [--epochs 5] [--device NAME] [--torch-device cpu]
+    python tests/bench/boxes.py [--trunk resnet18] [--size 256] [--epochs 5] [--precision fp32] [--device NAME]
+        [--torch-device cpu]
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.nn import functional
-from torch_twin import Twin
+from torch_twin import Twin, set_precision
 
 import blobnet as bn
 from blobnet.callbacks import Callback
@@ -88,7 +89,7 @@ def in_torch(model: bn.Model, x: np.ndarray, y: np.ndarray, test: np.ndarray, op
         for number, rows in enumerate(order.split(size)):
             optimizer.param_groups[0]["lr"] = schedule.value(epoch * steps + number, steps, options.epochs)
             optimizer.zero_grad(set_to_none=True)
-            loss = loss_of(network(samples[rows].float()), *(each[rows] for each in ready))
+            loss = loss_of(network(samples[rows].float()).float(), *(each[rows] for each in ready))
             loss.backward()
             optimizer.step()
             total += loss.detach() * len(rows)
@@ -96,7 +97,7 @@ def in_torch(model: bn.Model, x: np.ndarray, y: np.ndarray, test: np.ndarray, op
         times.append(time.perf_counter())
     network.eval()
     with torch.no_grad():
-        outputs = [network(part.float()).cpu() for part in torch.tensor(test).to(where).split(size)]
+        outputs = [network(part.float()).float().cpu() for part in torch.tensor(test).to(where).split(size)]
     return times, torch.cat(outputs).numpy()
 
 
@@ -108,11 +109,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--precision", default="fp32")
     parser.add_argument("--device")
     parser.add_argument("--torch-device", default="cpu")
     options = parser.parse_args()
     if options.epochs < 2:
         parser.error("--epochs must be at least 2: the first one builds kernels")
+    set_precision(options.precision)
     shape = (options.size, options.size)
     (x, y), (test, truth) = scenes(options.scenes, shape), scenes(max(32, options.scenes // 8), shape, seed=1)
     model = bn.models.centernet((3, *shape), 3, trunk=options.trunk)
@@ -130,8 +133,10 @@ def main() -> None:
         optimizer=optimizer,
         callbacks=clock,
         device=Device(options.device),
+        precision=options.precision,
     )
-    said("blobnet", clock.times, truth, model.predict(test, batch_size=options.batch_size))
+    found = model.predict(test, batch_size=options.batch_size, precision=options.precision)
+    said("blobnet", clock.times, truth, found)
 
 
 if __name__ == "__main__":

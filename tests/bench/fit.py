@@ -87,8 +87,9 @@ class _Clock(Callback):
 def time_fits(
     device: Device, model: Model, batch_size: int, lists: Sequence[Sequence[Augmentation]] = ((),)
 ) -> list[PublicTiming]:
-    """``fit`` from float32 NumPy arrays, by the step, against its steps on a batch that is there.
+    """``fit`` from NumPy arrays, by the step, against its steps on a batch that is there.
 
+    The arrays are float32; where a list holds a policy, which is for pictures, uint8.
     On a processor, and with several lists of augmentations, the steps and the trainings with each list take turns, so
     that what else a machine does falls on all alike.
     """
@@ -98,6 +99,8 @@ def time_fits(
     steps = min(_EPOCH_SECONDS / on_device[0], _MAX_BYTES / (FLOAT32.itemsize * elements * batch_size))
     steps = max(4, int(steps / min(2, rounds)))
     x = values_like(batch_size * elements).reshape(batch_size, *model.graph.input.shape.dimensions)
+    if any(augmentation.policy_steps for augment in lists for augmentation in augment):
+        x = np.rint(255 * np.clip(x, 0, 1)).astype(np.uint8)
     x = np.tile(x, (steps, *(1 for _ in x.shape[1:])))
     y = random_classes(model, len(x))
     seconds: list[list[float]] = [[] for _ in lists]
@@ -204,7 +207,7 @@ def run(options: argparse.Namespace, top: Roofline, say: Callable[[str], None]) 
     """Measures and prints ``fit``, with augmentation too where there is some, and ``predict`` of a batch and of one."""
     device, model, batch_size = options.opened, options.model, options.samples
     shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
-    say(f"{options.source.text} for {'x'.join(map(str, shape))} and {classes} classes, from float32 NumPy arrays\n")
+    say(f"{options.source.text} for {'x'.join(map(str, shape))} and {classes} classes, from NumPy arrays\n")
     timings = time_fits(device, model, batch_size, [(), options.changes] if options.changes else [()])
     for item in timings:
         say(_line(item))
