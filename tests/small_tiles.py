@@ -21,7 +21,6 @@ SMALL_CELLS = CellTile(64, 64, 2, 64, 1, speed=1)
 SMALL_GRADIENTS = (
     GradientTile(64, 64, 16, 64, 64, 2, 1, speed=1),
     GradientTile(64, 64, 16, 64, 64, speed=1),
-    GradientTile(64, 64, 16, 64, 64, row_taps=8, speed=1),
 )
 #: For what takes minutes with these.
 LEAST = Tile(8, 16, 8, 4, 4, speed=1)
@@ -37,6 +36,7 @@ def take_small_tiles(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dense_tiled, "TILES", (SMALL,))
     patch.setattr(cells, "TILES", (SMALL_CELLS,))
     patch.setattr(cells, "WEIGHT_TILES", SMALL_GRADIENTS)
+    patch.setattr(cells, "FEW_TILES", SMALL_GRADIENTS)
     patch.setattr(tensor, "TILES", (SMALL_WARP,))
     patch.setattr(tensor, "WEIGHT_TILES", (SMALL_WARP_WEIGHTS,))
 

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from blobnet.hardware.device_model import HOPPER
-from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.implementations.source_taps import SourceTaps
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile
@@ -50,23 +50,8 @@ class CellTile(Tile):
 
     @property
     def all_taps(self) -> int:
-        """Taps, or rows of taps, that have sums of their own."""
+        """Taps that have sums of their own."""
         return 1
-
-    @property
-    def beside(self) -> int:
-        """Taps of a row, whose columns are side by side."""
-        return 1
-
-    def rows(self, taps: Sequence[tuple[int, int, int]]) -> list[tuple[int, ...]]:
-        """Of each row of taps its run, its first shift, and the tap at that and each shift after it, or -1."""
-        rows: list[tuple[int, ...]] = []
-        for run, shift, tap in taps:
-            if not rows or rows[-1][0] != run or shift - rows[-1][1] >= self.beside:
-                rows.append((run, shift, *[-1] * self.beside))
-            place = 2 + shift - rows[-1][1]
-            rows[-1] = (*rows[-1][:place], tap, *rows[-1][place + 1 :])
-        return rows
 
     @property
     def items(self) -> int:
@@ -81,33 +66,26 @@ class GradientTile(CellTile):
     """A tile of the gradient of the weights: of ``units`` output and ``columns`` input units, and some taps.
 
     A warp group keeps the sums of 64 output units and ``taps``; ``tap_groups`` have the same units and other taps.
-    ``depth`` is of positions. Where one cell has all input units, ``row_taps`` of them, at shifts one after another,
-    are a row with columns side by side and count as one: a product of 64 columns takes little longer than one of 8.
+    ``depth`` is of positions.
     """
 
     taps: int = 1
     tap_groups: int = 1
-    row_taps: int = 1
 
     @property
     def all_taps(self) -> int:
         return self.taps * self.tap_groups
 
     @property
-    def beside(self) -> int:
-        return self.row_taps
-
-    @property
     def items(self) -> int:
         return self.units // _GROUP_ROWS * self.tap_groups * _GROUP_ITEMS
 
     def __str__(self) -> str:
-        row = f"x{self.row_taps}" if self.row_taps > 1 else ""
-        return f"{self.units}x{self.columns // self.row_taps}x{self.all_taps}{row}"
+        return f"{self.units}x{self.columns}x{self.all_taps}"
 
     @property
     def macros(self) -> dict[str, Macro]:
-        return {**super().macros, "GROUP_TAPS": self.taps, "TAP_GROUPS": self.tap_groups, "ROW_TAPS": self.row_taps}
+        return {**super().macros, "GROUP_TAPS": self.taps, "TAP_GROUPS": self.tap_groups}
 
 
 #: Tiles of forward and backward data. Speeds are for tf32, and were fitted to times on an NVIDIA H200.
@@ -127,10 +105,19 @@ WEIGHT_TILES = (
     GradientTile(64, 128, 64, 64, 128, speed=7, busy=2, overhead=300),
     GradientTile(128, 128, 64, 64, 128, speed=8, busy=1, overhead=300),
     GradientTile(128, 256, 64, 64, 256, speed=10, busy=1, overhead=300),
-    GradientTile(64, 64, 128, 64, 64, 2, 2, 8, speed=7, busy=1, overhead=300),
-    GradientTile(64, 64, 128, 64, 64, 3, 1, 8, speed=7, busy=2, overhead=300),
-    GradientTile(64, 64, 128, 64, 64, 1, 1, 8, speed=5, busy=3, overhead=300),
 )
+#: Those of few columns, of which a step has more positions.
+FEW_TILES = (
+    GradientTile(64, 64, 128, 64, 64, 2, 2, speed=7, busy=1, overhead=300),
+    GradientTile(64, 64, 128, 64, 64, 3, 1, speed=7, busy=2, overhead=300),
+    GradientTile(64, 64, 128, 64, 64, 1, 1, speed=5, busy=3, overhead=300),
+)
+
+
+def _folded(operation: Operation) -> int:
+    """The taps of a row that count as units: 1 but for a few numbers, which fill a cell with those of other taps."""
+    few = operation.depth <= UNITS_OF_CELL.get(operation.tuning.precision, 0) and operation.source.type.cell == 1
+    return operation.horizontal.kernel if few and operation.direction != BACKWARD_DATA else 1
 
 
 @dataclass(frozen=True)
@@ -185,17 +172,22 @@ class Cells(Tiled):
         super().__init__(operation, tile, wanted)
         #: Units of a cell.
         self.cell = UNITS_OF_CELL[self.precision]
-        cells = -(-operation.depth // self.cell)
+        #: Taps of a row that count as units of the source: where units alone fill no cell. The depth with these.
+        self.folded = _folded(operation)
+        self.depth = operation.depth * self.folded
+        cells = -(-self.depth // self.cell)
         #: Cells of the depth in a step, and steps. Of gradients: cells of a tile, and tiles.
-        of_tile = tile.columns // self.cell // tile.beside
+        of_tile = tile.columns // self.cell
         self.depth_cells = of_tile if self.of_weights else min(tile.depth, rounded_up(cells, 2))
         self.depth_steps = -(-cells // self.depth_cells)
         #: Floats of the cells of a tap, for each unit.
         self.depth_rows = _CELL_FLOATS * self.depth_steps * self.depth_cells
-        self.elements = operation.groups * operation.taps * self.depth_rows * self.unit_columns
+        self.elements = operation.groups * operation.taps // self.folded * self.depth_rows * self.unit_columns
         phases, (_, height, width) = self.phases(operation), operation.source.shape.axes
         self.rows = SourceTaps.of([phase.vertical for phase in phases], height)
         self.places = SourceTaps.of([phase.horizontal for phase in phases], width)
+        if self.folded > 1:
+            self.places = SourceTaps([[(0, 0)]], self.places.results, self.places.results, 1)
         #: The source's phases that taps read: a run of cells for each.
         self.runs = len(self.rows.phases) * len(self.places.phases)
         is_dense = self.rows.is_dense and self.places.is_dense
@@ -235,7 +227,7 @@ class Cells(Tiled):
                 return None
         lists = []
         for number, (blob, lies, base) in enumerate(zip(self.read, as_they_lie, bases, strict=True)):
-            cells = -(-blob.shape.units // self.operation.groups // self.cell)
+            cells = -(-(self.depth, self.operation.units)[number] // self.cell)
             if lies and not self._lies(blob, sample, number):
                 return None
             apart = blob.layout.unit_memory_elements, blob.layout.memory_elements
@@ -279,10 +271,9 @@ class Cells(Tiled):
             return TILES
         if precision == "tf32":
             return ()
-        if operation.taps > 1 and operation.depth <= UNITS_OF_CELL[precision]:
-            return [tile for tile in WEIGHT_TILES if tile.row_taps > 1]
-        several = operation.taps > 1
-        return [tile for tile in WEIGHT_TILES if tile.row_taps == 1 and several == (tile.taps > 1)]
+        if _folded(operation) > 1:
+            return FEW_TILES
+        return [tile for tile in WEIGHT_TILES if (operation.taps > 1) == (tile.taps > 1)]
 
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
@@ -295,7 +286,7 @@ class Cells(Tiled):
             for j, (place_phase, places) in enumerate(self.places.ways[number]):
                 run = (row_phase - self.rows.phases[0]) * len(self.places.phases) + place_phase - self.places.phases[0]
                 y, x = (axis.first + tap * axis.step for axis, tap in ((phase.vertical, i), (phase.horizontal, j)))
-                found.append((run, rows * row + places, y * phase.horizontal.filter_taps + x))
+                found.append((run, rows * row + places, y * phase.horizontal.filter_taps // self.folded + x))
         shifts = [shift for _, shift, _ in found] or [0]
         first = min(shifts)
         return sorted((run, shift - first, tap) for run, shift, tap in found), max(shifts) - first, first
@@ -308,10 +299,11 @@ class Cells(Tiled):
     @property
     def stages(self) -> int:
         """Steps of the weights, or of the gradient's factors, in local memory: as many as there is room for."""
-        tile, run = self.tile, self.span + self._tile_positions + self.tile.beside - 1
+        tile, run = self.tile, self.span + self._tile_positions
         if self.of_weights:
-            step = tile.units // self.cell * tile.depth + self.depth_cells * run
-            return min(_STAGES, _LOCAL_BYTES // (_CELL_BYTES * step))
+            lists = min(self.depth_cells, self.counted.lists[0].cells)
+            room = _LOCAL_BYTES // _CELL_BYTES - (self.depth_cells - lists) * run
+            return min(_STAGES, room // (tile.units // self.cell * tile.depth + lists * run))
         room = _LOCAL_BYTES // (_CELL_BYTES * self.depth_cells)
         if self.run_stages is None:
             return min(_STAGES, room // (run + tile.units))
@@ -330,8 +322,8 @@ class Cells(Tiled):
 
     @cached_property
     def _tap_blocks(self) -> list[tuple[int, int]]:
-        """Rows of a work-group of the gradient: the first one, and the end of those of its phase of the source."""
-        runs, each = [row[0] for row in self.tile.rows(self.counted.tables[0][0])], self.tile.all_taps
+        """Taps of a work-group of the gradient: the first one, and the end of those of its phase of the source."""
+        runs, each = [run for run, _, _ in self.counted.tables[0][0]], self.tile.all_taps
         ends = [len(runs) - runs[::-1].index(run) for run in range(self.runs)]
         return [(tap, end) for end, start in zip(ends, [0, *ends], strict=False) for tap in range(start, end, each)]
 
@@ -351,8 +343,11 @@ class Cells(Tiled):
         operation, tile, cores = self.operation, self.tile, self.operation.cores
         products = operation.groups * splits * len(self._tap_blocks)
         rows = operation.batch_size * self.counted.sample / splits + tile.overhead
-        cost = rows * tile.all_taps * tile.cost(operation.units, operation.depth, products, cores)
+        cost = rows * tile.all_taps * tile.cost(operation.units, self.depth, products, cores)
         return cost + (LAUNCH_COST + operation.weights * (splits + 1) * VALUE_COST / cores if splits > 1 else 0)
+
+    def taps(self, phase: Phase) -> int:
+        return phase.taps // self.folded
 
     def row(self, phase: Phase) -> int:
         return self.counted.row
@@ -379,6 +374,9 @@ class Cells(Tiled):
             "FIRST_CELL": source.base + first,
             "TAP_TABLE": table_text(taps or [(0, 0, 0)]),
             "PHASE_TAPS": len(taps),
+            "FILTER_TAPS": phase.vertical.filter_taps * phase.horizontal.filter_taps // self.folded,
+            "TAPS": self.operation.taps // self.folded,
+            "FOLDED": self.folded,
             "STAGES": self.stages,
             "RUN_STAGES": self.run_stages or self.stages,
             "CELLS": self._blob(0),
@@ -393,8 +391,10 @@ class Cells(Tiled):
         phase, calls = self.phases(operation)[0], list[KernelCall]()
         phases = {"FIRST_PHASE_Y": self.rows.phases[0], "FIRST_PHASE_X": self.places.phases[0]}
         phases |= {"STRIDE_Y": phase.vertical.stride, "STRIDE_X": phase.horizontal.stride}
-        phases["PHASES_X"] = len(self.places.phases)
-        alone = dict.fromkeys(phases, 0) | dict.fromkeys(("STRIDE_Y", "STRIDE_X", "PHASES_X"), 1)
+        phases |= {"PHASES_X": len(self.places.phases), "FOLDED": self.folded, "STEP_X": phase.horizontal.shift_step}
+        if self.folded > 1:
+            phases["FIRST_PHASE_X"] = phase.horizontal.shift
+        alone = dict.fromkeys(phases, 0) | dict.fromkeys(("STRIDE_Y", "STRIDE_X", "PHASES_X", "FOLDED"), 1)
         for number, (lists, ways) in enumerate(zip(self.counted.lists, (phases, alone), strict=False)):
             if lists.is_packed:
                 count, blob = lists.sample // sample, self.read[number]
@@ -425,13 +425,12 @@ class Cells(Tiled):
             "FIRST_DELTA": deltas.base,
         }
         facts |= {
-            "TAP_TABLE": table_text(tile.rows(self.counted.tables[0][0])),
             "BLOCK_TABLE": table_text(self._tap_blocks),
         }
         each = self.counted.sample < _SHORT_SAMPLE
         facts |= {"DELTA_CELLS": deltas.cells, "COPIES_EACH": int(each)}
         items = tile.items + (0 if each else _COPYING_ITEMS)
         facts |= {"DELTA_LIST": deltas.list, "DELTA_SAMPLE": deltas.sample}
-        tiles = tile.count(operation.units, operation.depth) * len(self._tap_blocks)
+        tiles = tile.count(operation.units, self.depth) * len(self._tap_blocks)
         size = GlobalSize(tiles * items, self.splits, operation.groups, per_sample=False)
         return [*self._packed(), *operation.summed("weight", self.splits, self.kernel, size, items, **facts)]

@@ -122,7 +122,8 @@ class Tiled(Implementation):
         operation, samples = self.operation, self.operation.batch_size
         if self.of_weights:
             return [(operation.columns, samples * operation.positions)]
-        return [(samples * self.positions(phase), phase.taps * self.depth_rows) for phase in self.phases(operation)]
+        phases = self.phases(operation)
+        return [(samples * self.positions(phase), self.taps(phase) * self.depth_rows) for phase in phases]
 
     @cached_property
     def splits(self) -> int:
@@ -173,6 +174,10 @@ class Tiled(Implementation):
     def facts(self, phase: Phase) -> dict[str, Array | Macro]:
         """What the kernel takes besides, to make a phase."""
         return {**self.addresses(phase), "ROW_POSITIONS": self.row(phase)}
+
+    def taps(self, phase: Phase) -> int:
+        """Taps of a phase that have rows of their own."""
+        return phase.taps
 
     def row(self, phase: Phase) -> int:
         """Positions from one row of results to the next; sums of those beyond the width are not stored."""

@@ -12,8 +12,7 @@
  * Macros:
  *   GROUP_INPUT_UNITS
  *   GROUPS
- *   FILTER_HEIGHT
- *   FILTER_WIDTH
+ *   FILTER_TAPS       taps of the filter, or rows of them
  *   STRIDE_Y
  *   STRIDE_X
  *   PHASE_Y

@@ -50,7 +50,7 @@ INLINE void copy_run(__local cell_t *to, const int run, __global const cell_t *c
 INLINE void copy_weights(__local cell_t *to, const int step, __global const cell_t *weights,
                          __local signal_t *signal)
 {
-    const int place = (FIRST_STEP + step / TAPS) * (FILTER_HEIGHT * FILTER_WIDTH) + tap_table[step % TAPS][2];
+    const int place = (FIRST_STEP + step / TAPS) * FILTER_TAPS + tap_table[step % TAPS][2];
     if (LANE == 0) {
         expect_cells(signal, STAGE_ELEMENTS);
         copy_cells(to, weights + (size_t)place * STAGE_ELEMENTS, STAGE_ELEMENTS, signal);
@@ -63,7 +63,7 @@ INLINE void accumulate_tiles(sums_t sums, __global const cell_t *cells, __global
 {
     __global const cell_t *weights = (__global const cell_t *)packed
                                      + (size_t)(GROUP * BLOCKS + FIRST_UNIT / TILE_UNITS) * DEPTH_STEPS
-                                           * (FILTER_HEIGHT * FILTER_WIDTH) * STAGE_ELEMENTS;
+                                           * FILTER_TAPS * STAGE_ELEMENTS;
     __local cell_t *stages = memory + RUN_STAGES * RUN_ELEMENTS;
     __local signal_t *stage_signals = signals + RUN_STAGES;
     /* NOTE: what is copied must be awaited: a phase without taps copies nothing. */

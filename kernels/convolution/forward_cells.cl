@@ -12,8 +12,7 @@
  * Macros:
  *   GROUP_OUTPUT_UNITS
  *   GROUPS
- *   FILTER_HEIGHT
- *   FILTER_WIDTH
+ *   FILTER_TAPS       taps of the filter, or rows of them
  *   CELL              8 for numbers of 16 bits, 4 for tf32
  *   HALVES            1: these are float16, else bfloat16
  *   DEPTH_STEPS       blocks of the depth

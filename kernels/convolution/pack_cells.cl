@@ -5,6 +5,9 @@
  * A sample has POSITIONS cells, ROW_POSITIONS a row, of which the BASE first ones are zeros. A blob that is read with a
  * stride is packed as its phases: cell (y, x) of phase (i, j) is cell (y * STRIDE_Y + i, x * STRIDE_X + j) of the blob.
  *
+ * Where FOLDED is not 1, as many numbers of a row, STEP_X apart from there on, are side by side as units are: FOLDED of
+ * the first unit, then of the next one.
+ *
  * Blobs, sizes as arguments:
  *   SOURCE read data alone
  * Arrays:
@@ -22,6 +25,8 @@
  *   FIRST_PHASE_Y   the first phase along each axis
  *   FIRST_PHASE_X
  *   PHASES_X        phases side by side
+ *   FOLDED          numbers of a row that lie as units do
+ *   STEP_X          from one of these to the next
  *   LISTS           of a sample
  * Macros:
  *   CELL            8 for numbers of 16 bits, 4 for tf32
@@ -41,7 +46,8 @@ __kernel void convolution_pack_cells(READ_BLOB(source), WRITE_ARRAY(real_t, cell
                                      const int positions, const int row_positions, const int base,
                                      const int groups, const int group_units, const int unit_cells,
                                      const int stride_y, const int stride_x, const int first_phase_y,
-                                     const int first_phase_x, const int phases_x, const int lists)
+                                     const int first_phase_x, const int phases_x, const int folded,
+                                     const int step_x, const int lists)
 {
     const int n = (int)get_global_id(0) / POSITIONS;
     const int p = (int)get_global_id(0) % POSITIONS;
@@ -51,20 +57,26 @@ __kernel void convolution_pack_cells(READ_BLOB(source), WRITE_ARRAY(real_t, cell
     }
     const int phase = list / (GROUPS * UNIT_CELLS);
     const int group = list / UNIT_CELLS % GROUPS;
-    const int unit = list % UNIT_CELLS * CELL;
+    int unit = list % UNIT_CELLS * CELL / FOLDED;
+    int tap = list % UNIT_CELLS * CELL % FOLDED;
     const int y = (p - BASE) / ROW_POSITIONS * STRIDE_Y + FIRST_PHASE_Y + phase / PHASES_X;
     const int x = (p - BASE) % ROW_POSITIONS * STRIDE_X + FIRST_PHASE_X + phase % PHASES_X;
-    const bool is_there = p >= BASE && y < SOURCE_UNIT_HEIGHT && x < SOURCE_UNIT_WIDTH;
-    __global const source_t *from =
-        source + BLOB_INDEX(SOURCE, n, (group * GROUP_UNITS + unit) / CELL_UNITS, y, x);
+    const bool is_row = p >= BASE && y < SOURCE_UNIT_HEIGHT;
+    __global const source_t *from = source + BLOB_INDEX(SOURCE, n, group * GROUP_UNITS / CELL_UNITS, y, 0);
     float values[CELL];
 #pragma unroll
     for (int i = 0; i < CELL; i += CELL_UNITS) {
+        const int at = x + tap * STEP_X;
         number_t number = 0;
-        if (is_there && unit + i < GROUP_UNITS) {
-            number = READ_VALUE(from, i / CELL_UNITS * SOURCE_UNIT_MEMORY_ELEMENTS);
+        if (is_row && at >= 0 && at < SOURCE_UNIT_WIDTH && unit < GROUP_UNITS) {
+            number = READ_VALUE(from, unit / CELL_UNITS * SOURCE_UNIT_MEMORY_ELEMENTS + at);
         }
         PUT_NUMBER(number, values + i);
+        tap++;
+        if (tap == FOLDED) {
+            tap = 0;
+            unit += CELL_UNITS;
+        }
     }
     __global cell_t *to = (__global cell_t *)ARRAY(cells);
     to[((size_t)n * LISTS + list) * POSITIONS + p] = cell_of(values);

@@ -45,18 +45,28 @@
         }                                                                                          \
     }
 
+/* Passes whose loads are under way at once: of cells they wait for memory, of numbers registers are scarce. */
+#define LOADED_PASSES (CELL_UNITS > 1 ? 4 : 1)
+
 /* input_delta = sums, or +=, or partials = sums. */
 INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t, partials),
                        __local real_t *staged, const int count)
 {
+#if ACCUMULATE
+    number_t olds[LOADED_PASSES][STAGED_COLUMNS][STAGED_ROWS];
+#endif
 #pragma unroll
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
-        /* NOTE: no load may pass a store to the same blob, so all loads of a pass are made before its stores. */
 #if ACCUMULATE
-        number_t olds[STAGED_COLUMNS][STAGED_ROWS];
-        EACH_RESULT(pass, olds[j][i] = OLD(at));
+        /* NOTE: no load may pass a store to the same blob, so all loads are made before the stores. */
+        if (pass % LOADED_PASSES == 0) {
+#pragma unroll
+            for (int ahead = 0; ahead < LOADED_PASSES && pass + ahead < STAGED_PASSES; ahead++) {
+                EACH_RESULT(pass + ahead, olds[ahead][j][i] = OLD(at));
+            }
+        }
 #endif
         stage(sums, pass, staged);
-        EACH_RESULT(pass, SET_VALUE(PLUS_OLD(STAGED_NUMBER(i, j), olds[j][i]), at));
+        EACH_RESULT(pass, SET_VALUE(PLUS_OLD(STAGED_NUMBER(i, j), olds[pass % LOADED_PASSES][j][i]), at));
     }
 }

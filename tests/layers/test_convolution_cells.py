@@ -17,7 +17,7 @@ from blobnet.device.device import Device
 from blobnet.examination.checks import plan_alone
 from blobnet.implementations import cells
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
-from blobnet.implementations.cells import TILES, WEIGHT_TILES, CellTile
+from blobnet.implementations.cells import FEW_TILES, TILES, WEIGHT_TILES, CellTile
 from blobnet.launch.kernel_call import PRECISIONS, Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv1D, Conv2D
@@ -35,6 +35,8 @@ CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "padding beyond the filter": (Conv2D(5, 2, padding=((3, 0), (0, 4))), Shape(6, 3, 4)),
     "groups and dilation": (Conv2D(21, (3, 2), dilation=(1, 2), groups=3, padding=((1, 1), (0, 1))), Shape(15, 4, 5)),
     "phases of several taps": (Conv2D(10, 5, stride=2, padding=2, groups=2), Shape(18, 9, 8)),
+    "few units": (Conv2D(20, 7, stride=2, padding=3), Shape(3, 11, 12)),
+    "few units of groups": (Conv2D(10, (2, 3), dilation=(1, 2), groups=2, padding=((1, 0), (3, 1))), Shape(10, 4, 7)),
 }
 #: What factors are rounded to, and by how much of themselves at most.
 ROUNDING = {"tf32": 2.0**-11, "bf16": 2.0**-8, "fp16": 2.0**-11}
@@ -127,14 +129,15 @@ def test_splits(device: Device, small_tiles: None, case: str, monkeypatch: pytes
         assert set(splits.values()) == {3}, splits
 
 
-@pytest.mark.parametrize("tile", [*TILES, *WEIGHT_TILES], ids=str)
+@pytest.mark.parametrize("tile", [*TILES, *WEIGHT_TILES, *FEW_TILES], ids=str)
 def test_every_tile(device: Device, tile: CellTile, monkeypatch: pytest.MonkeyPatch) -> None:
     need_tensor_cores(device)
-    monkeypatch.setattr(cells, "TILES" if tile in TILES else "WEIGHT_TILES", (tile,))
+    (name,) = (name for name in ("TILES", "WEIGHT_TILES", "FEW_TILES") if tile in getattr(cells, name))
+    monkeypatch.setattr(cells, name, (tile,))
     # More than one tile of everything, and none of them whole; more steps than stages.
-    layer = Conv2D(tile.units + 3, (1, 3) if tile in TILES or tile.all_taps > 1 or tile.beside > 1 else 1)
-    units = 2 * tile.units + 5 if tile.beside == 1 else 7
-    exact(device, layer, Shape(units, 2, tile.columns // 2), ["tight"], tuning=tuning())
+    filters = (2, 3) if tile in FEW_TILES else (1, 3) if tile in TILES or tile.all_taps > 1 else 1
+    units = 7 if tile in FEW_TILES else 2 * tile.units + 5
+    exact(device, Conv2D(tile.units + 3, filters), Shape(units, 3, tile.columns // 2), ["tight"], tuning=tuning())
 
 
 @pytest.mark.parametrize("precision", ROUNDING)
@@ -160,10 +163,10 @@ def test_gradients_of_large_samples_copy_lists(
 @pytest.mark.parametrize(
     "case",
     [
-        (Conv2D(8, 2, 2, padding=1), Shape(8, 6, 6)),
-        (Conv2D(8, 1, padding=1), Shape(8, 5, 5)),
-        (Conv2D(8, (3, 2), padding=((0, 2), (1, 0)), dilation=(1, 2)), Shape(8, 4, 5)),
-        (Conv2D(8, (2, 3), padding=((1, 0), (0, 2))), Shape(8, 3, 6)),
+        (Conv2D(16, 2, 2, padding=1), Shape(16, 6, 6)),
+        (Conv2D(16, 1, padding=1), Shape(16, 5, 5)),
+        (Conv2D(16, (3, 2), padding=((0, 2), (1, 0)), dilation=(1, 2)), Shape(16, 4, 5)),
+        (Conv2D(16, (2, 3), padding=((1, 0), (0, 2))), Shape(16, 3, 6)),
     ],
 )
 def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) -> None:
