@@ -247,8 +247,8 @@ data:
 {_DATA}
 {_READING}
 training:
---large  the network as it was published, of 64, 256 and 256 units, for 40 epochs
---epochs N  passes over the data (default: 9; 40 with --large)
+--large  a network of 128, 384 and 512 units, for 60 epochs, with erased rectangles
+--epochs N  passes over the data (default: 9; 60 with --large)
 --seeds N  how many trainings (default: 5)
 --seed N  of the first one (default: 0)
 --against torch  the same in PyTorch too, in turn, in a checkout

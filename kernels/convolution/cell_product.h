@@ -61,9 +61,9 @@ INLINE void copy_weights(__local cell_t *to, const int step, __global const cell
 INLINE void accumulate_tiles(sums_t sums, __global const cell_t *cells, __global const real_t *packed,
                              __local cell_t *memory, __local signal_t *signals, const int count)
 {
-    __global const cell_t *weights = (__global const cell_t *)packed
-                                     + (size_t)(GROUP * BLOCKS + FIRST_UNIT / TILE_UNITS) * DEPTH_STEPS
-                                           * FILTER_TAPS * STAGE_ELEMENTS;
+    __global const cell_t *weights =
+        (__global const cell_t *)packed
+        + (size_t)(GROUP * BLOCKS + FIRST_UNIT / TILE_UNITS) * DEPTH_STEPS * FILTER_TAPS * STAGE_ELEMENTS;
     __local cell_t *stages = memory + RUN_STAGES * RUN_ELEMENTS;
     __local signal_t *stage_signals = signals + RUN_STAGES;
     /* NOTE: what is copied must be awaited: a phase without taps copies nothing. */

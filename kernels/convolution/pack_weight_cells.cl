@@ -38,10 +38,9 @@
 COMBINABLE void convolution_pack_weight_cells(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed),
                                               const int groups, const int units, const int depth,
                                               const int taps, const int folded, const int depth_steps,
-                                              const int depth_cells,
-                                              const int unit_columns, const int tile_units,
-                                              const int unit_stride, const int depth_stride,
-                                              const int group_stride OF_ITEM)
+                                              const int depth_cells, const int unit_columns,
+                                              const int tile_units, const int unit_stride,
+                                              const int depth_stride, const int group_stride OF_ITEM)
 {
     const int unit = WORK_ITEM % UNIT_COLUMNS;
     const int cell = WORK_ITEM / UNIT_COLUMNS % (DEPTH_STEPS * DEPTH_CELLS);

@@ -127,7 +127,7 @@ def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device]
     """They are those of blobs of numbers, but for rounding where sums have another order, as those of norms have.
 
     A sum of a norm that rounds the other way moves what follows, and a network multiplies that: of three batches the
-    one that agrees best counts. Depthwise kernels for cells do not round weights to bfloat16, those for numbers here do.
+    one that agrees best counts. Depthwise kernels for cells do not round weights to bfloat16; those for numbers do.
     """
 
     def worst(seed: int) -> float:

@@ -139,6 +139,25 @@ def test_the_command_prints_the_mean_of_its_seeds(
         assert float(mean[2]) == pytest.approx(np.std(accuracies, ddof=1), abs=1e-4)
 
 
+def test_the_large_network_erases_rectangles(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = str(tmp_path / "rows.npz")
+    np.savez(data, x=pictures(9), y=np.arange(9) % 3, x_test=pictures(3), y_test=np.arange(3))
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(bn.Model, "fit", lambda self, x, y, **settings: seen.append(settings | {"self": self}))
+    monkeypatch.setattr(bn.Model, "predict", lambda self, x, **settings: np.zeros((len(x), 3), np.float32))
+    assert main.main(["speedrun", "--dataset", data, "--large", "--seeds", "1"]) == 0
+    (settings,) = seen
+    assert settings["epochs"] == 60
+    assert settings["augment"][2] == bn.augment.Erasing(0.5, (0.02, 0.33))
+    assert settings["self"].weights["group3_conv2/weight"].shape == (512, 512, 3, 3)
+    capsys.readouterr()
+    assert main.main(["speedrun", "--dataset", data, "--large", "--against", "torch"]) == 1
+    rule = "--against torch: there it has no erased rectangles, which --large trains with"
+    assert f"{rule}. Hint: leave one of both out." in capsys.readouterr().err
+
+
 def test_the_command_takes_pictures_with_classes_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "numbers.npz", x=np.zeros((9, 4), np.float32), y=np.arange(9) % 3)
     assert main.main(["speedrun", "--dataset", str(tmp_path / "numbers.npz")]) == 1
