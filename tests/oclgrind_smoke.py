@@ -372,6 +372,12 @@ def cases(
                     run = partial(run_layer, device, layer, shapes, count, arrangement, tuning)
                     yield f"{on}, {arrangement.name}, tunables of a {kind}{lanes}", run
 
+    # Norms of cells, whose numbers warps sum: in stages (one unit leaves a compute unit without work), and by units.
+    of_cells = limited("gpu", limits, storage=BFLOAT16_CELLS, compute_units=2)
+    for shape in (Shape(8, 23, 25), Shape(16, 5, 7)):
+        run = partial(run_layer, device, layers.BatchNorm(), [shape], 2, arrangements[0], of_cells)
+        yield f"BatchNorm on {shape}, count 2, cells{lanes}", run
+
     inference = Arrangement("an epilogue", own_zeros=True, training=False, chain=("residual", "relu"))
     ways = ((arrangements[0], FLOAT32), (inference, FLOAT16))
     # The variants of an implementation are the same kernels with other sizes.

@@ -247,7 +247,7 @@ data:
 {_DATA}
 {_READING}
 training:
---large  a network of 128, 384 and 512 units, for 60 epochs, with erased rectangles
+--large  a network of 128, 384 and 512 units, for 60 epochs, with erased rectangles; not with --against
 --epochs N  passes over the data (default: 9; 60 with --large)
 --seeds N  how many trainings (default: 5)
 --seed N  of the first one (default: 0)

@@ -51,8 +51,8 @@ def run(options: argparse.Namespace) -> int:
         rule = "there must be pictures of one size, with a class each, and a test split"
         raise OptionError("speedrun", rule, data=data)
     if options.large and options.against:
-        rule = "there it has no erased rectangles, which --large trains with"
-        raise OptionError("--against torch", rule, hint="leave one of both out.")
+        rule = "PyTorch's network trains without erased rectangles, --large with them"
+        raise OptionError("--against torch", rule, hint="leave out --large or --against.")
     chosen = LARGE if options.large else SMALL
     epochs = options.epochs or (LARGE_EPOCHS if options.large else EPOCHS)
     device = Device(options.device)

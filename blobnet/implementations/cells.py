@@ -106,7 +106,7 @@ WEIGHT_TILES = (
     GradientTile(128, 128, 64, 64, 128, speed=8, busy=1, overhead=300),
     GradientTile(128, 256, 64, 64, 256, speed=10, busy=1, overhead=300),
 )
-#: Those of few columns, of which a step has more positions.
+#: Those for taps that lie as units do: there are few columns, and a step has more positions.
 FEW_TILES = (
     GradientTile(64, 64, 128, 64, 64, 2, 2, speed=7, busy=1, overhead=300),
     GradientTile(64, 64, 128, 64, 64, 3, 1, speed=7, busy=2, overhead=300),
@@ -115,7 +115,7 @@ FEW_TILES = (
 
 
 def _folded(operation: Operation) -> int:
-    """The taps of a row that count as units: 1 but for a few numbers, which fill a cell with those of other taps."""
+    """Taps of a row that lie in cells as units do; 1 where units alone fill a cell."""
     few = operation.depth <= UNITS_OF_CELL.get(operation.tuning.precision, 0) and operation.source.type.cell == 1
     return operation.horizontal.kernel if few and operation.direction != BACKWARD_DATA else 1
 
@@ -423,8 +423,6 @@ class Cells(Tiled):
             **tile.macros,
             "DELTAS": self._blob(1),
             "FIRST_DELTA": deltas.base,
-        }
-        facts |= {
             "BLOCK_TABLE": table_text(self._tap_blocks),
         }
         each = self.counted.sample < _SHORT_SAMPLE

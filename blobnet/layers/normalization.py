@@ -25,6 +25,7 @@ _UNIT_VALUES, _UNIT_ITEMS, _CELL_SHARERS = 1 << 15, 512, 32
 _UNITS_OF_A_CORE = 4
 #: Work-items of a GPU that may share a plane, which programs know, and steps of each that adding up sums is worth.
 _PLANE_SHARERS, _MIN_STEPS = (8, 32, 128), 2
+#: The same of blobs of cells, whose numbers whole warps sum.
 _WARP_SHARERS, _MIN_WARP_STEPS = (32, 128), 4
 
 
@@ -245,6 +246,7 @@ def _by_units(site: LayerContext) -> bool:
     else:
         own_cache = model.caches[1] if len(model.caches) > 1 else 0
         fits = 2 * FLOAT32.itemsize * values <= own_cache and layout.unit_count >= _UNITS_OF_A_CORE * model.cores
+        fits = fits and site.inputs[0].type.cell == 1  # Warps sum the numbers of cells.
     return fits and layout.plane_elements >= _MIN_CELLS and layout.depth.size == site.shards == 1
 
 
@@ -322,7 +324,7 @@ def _plane_work(kernel: str, source: Blob, tuning: Tuning) -> tuple[GlobalSize, 
     shape, lanes = source.layout.shape, tuning.of(kernel)["LANES"]
     if source.type.cell > 1:  # Cells are vectors as they are, and whole warps sum their numbers.
         worth = [count for count in _WARP_SHARERS if count * _MIN_WARP_STEPS <= shape.height * shape.width]
-        sharers = max(worth, default=_WARP_SHARERS[0])
+        sharers = group_size(tuning.model, max(worth, default=_WARP_SHARERS[0]))
         return GlobalSize(sharers, 1, shape.planes), full_group(tuning.model, sharers), {"LANES": 1}
     along_row = {"LANES": power_of_two(shape.width, lanes)}
     if not tuning.model.is_simt:

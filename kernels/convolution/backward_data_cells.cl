@@ -12,7 +12,7 @@
  * Macros:
  *   GROUP_INPUT_UNITS
  *   GROUPS
- *   FILTER_TAPS       taps of the filter, or rows of them
+ *   FILTER_TAPS       taps of the filter
  *   STRIDE_Y
  *   STRIDE_X
  *   PHASE_Y

@@ -4,7 +4,8 @@
  *
  * The delta and the input are cells of the same positions (pack_cells.cl); at those that are no result's the delta is 0. A
  * cell is 8 rows of the product, or columns, at one position. A work-group makes the sums of TILE_UNITS output units,
- * TILE_COLUMNS input units and TAP_GROUPS * GROUP_TAPS taps, a warp group those of 64 output units and GROUP_TAPS taps.
+ * TILE_COLUMNS columns (input units) and TAP_GROUPS * GROUP_TAPS taps, a warp group those of 64 output units and GROUP_TAPS
+ * taps.
  * Taps of one block read the same phase of the input (TAP_TABLE's run). Of TILE_DEPTH positions the input's cells, SPAN
  * more of each, are copied once for all taps. STAGES of these lie in local memory or are on their way there. Where FOLDED is
  * not 1, an input unit has as many columns, the taps of a row (pack_cells.cl). Splits of the positions go to a partial sum
@@ -37,12 +38,12 @@
  *   SPAN              from the first tap to the last
  *   FIRST_CELL        the first cell that the taps of the first position read
  *   FIRST_DELTA       the delta's first cell
- *   TAP_TABLE         run, shift and number of each tap
+ *   TAP_TABLE         run, shift and number of each tap, or of each row of taps
  *   BLOCK_TABLE       of each block of taps the first one, and the end of its run
  *   FOLDED            taps of a row that are columns of an input unit, or 1
  *   SPLITS
  *   TILE_UNITS        output units a work-group
- *   TILE_COLUMNS      input units a work-group
+ *   TILE_COLUMNS      columns a work-group: input units, times FOLDED
  *   TILE_DEPTH        positions a step
  *   GROUP_TAPS        taps a warp group
  *   TAP_GROUPS        warp groups that have the same units and other taps
@@ -71,7 +72,7 @@
 #define TILE_LISTS (TILE_COLUMNS / CELL)
 #define LISTS (SOURCE_CELLS < TILE_LISTS ? SOURCE_CELLS : TILE_LISTS)
 #define COPIED_ELEMENTS (STAGES * STAGE_ELEMENTS + (TILE_LISTS - LISTS) * RUN_POSITIONS)
-/* Units whose sums leave together, and the sums of one; the pitch keeps rows of lanes in different banks. */
+/* Units whose sums leave together, and the sums of one; the pitch keeps most rows of lanes in different banks. */
 #define STAGED_UNITS 16
 #define BLOCK_TAPS (TAP_GROUPS * GROUP_TAPS)
 #define STAGED_SUMS (TILE_COLUMNS * BLOCK_TAPS)

@@ -1,6 +1,6 @@
 /*
  * A blob as lists of cells (cell_lists.h) for the tensor cores that take factors from local memory: a cell is 16 bytes,
- * CELL units of one position, rounded to the type of products. Units after the last one of a group are 0.
+ * CELL numbers, the units of one position, rounded to the type of products. Units after the last one of a group are 0.
  *
  * A sample has POSITIONS cells, ROW_POSITIONS a row, of which the BASE first ones are zeros. A blob that is read with a
  * stride is packed as its phases: cell (y, x) of phase (i, j) is cell (y * STRIDE_Y + i, x * STRIDE_X + j) of the blob.
@@ -23,7 +23,7 @@
  *   STRIDE_Y
  *   STRIDE_X
  *   FIRST_PHASE_Y   the first phase along each axis
- *   FIRST_PHASE_X
+ *   FIRST_PHASE_X   where FOLDED is not 1, the column that the first tap reads for result 0
  *   PHASES_X        phases side by side
  *   FOLDED          numbers of a row that lie as units do
  *   STEP_X          from one of these to the next

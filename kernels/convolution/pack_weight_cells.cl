@@ -1,8 +1,8 @@
 /*
  * Weights as cells for the tensor cores that take factors from local memory (convolution/cell_product.h): for each
  * group, tile of units, step of the depth and tap, DEPTH_CELLS cells of the depth of each unit of the tile. Source units
- * and units after the last one are 0. Where FOLDED is not 1, the taps of a row are so many units of the depth each
- * (pack_cells.cl).
+ * and units after the last one are 0. Where FOLDED is not 1, each source unit is as many units of the depth: the taps of a
+ * row (pack_cells.cl).
  *
  * Arrays:
  *   WEIGHT read   OIHW

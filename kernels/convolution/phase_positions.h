@@ -58,7 +58,7 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t,
 #pragma unroll
     for (int pass = 0; pass < STAGED_PASSES; pass++) {
 #if ACCUMULATE
-        /* NOTE: no load may pass a store to the same blob, so all loads are made before the stores. */
+        /* NOTE: no load may pass a store to the same blob: those of these passes are made before their stores. */
         if (pass % LOADED_PASSES == 0) {
 #pragma unroll
             for (int ahead = 0; ahead < LOADED_PASSES && pass + ahead < STAGED_PASSES; ahead++) {

@@ -3,8 +3,8 @@
  * each unit: warps sum these (warp.h), and their sums meet in local memory; LOCAL_WIDTH is a multiple of WARP_ITEMS.
  *
  *     PAIR_ROOM(room)           declares local memory for them
- *     ROW_SUMS(pair, room)      the sums of a row of LOCAL_WIDTH work-items; number u < CELL_UNITS gets those of unit u
- *     OF_OWN_UNIT(number)       the value of this unit
+ *     ROW_SUMS(pair, room)      the sums of a row of LOCAL_WIDTH work-items; work-item u < CELL_UNITS gets those of unit u
+ *     OF_OWN_UNIT(number)       the value of the work-item's unit
  *     GROUP_SUMS(pair, room)    the sums of all rows, of all units, for every work-item
  *
  * All work-items must take part, once.
@@ -35,6 +35,9 @@ INLINE number_pair_t group_sums(const number_pair_t pair, __local number_pair_t 
 }
 #else
 #include "warp.h"
+#if LOCAL_WIDTH % WARP_ITEMS
+#error "of cells, a row must have whole warps"
+#endif
 #define PAIR_NUMBERS (2 * CELL_UNITS)
 #define ROW_WARPS (LOCAL_WIDTH / WARP_ITEMS)
 #define GROUP_WARPS (LOCAL_UNITS * ROW_WARPS)

@@ -8,7 +8,8 @@
  *     }
  *
  * A CPU's work-item adds LANES cells of a row at a time. A GPU's adds LANES cells that are LOCAL_WIDTH apart, so
- * that neighbours read neighbours and many loads are under way at once. Trees add up lanes and work-items.
+ * that neighbours read neighbours and many loads are under way at once; with one lane, steps are unrolled for that. Trees
+ * add up lanes, and pair_sums.h work-items.
  *
  * NOTE: 8 lanes are the most that VECTOR_OF takes.
  *

@@ -36,6 +36,7 @@ CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "groups and dilation": (Conv2D(21, (3, 2), dilation=(1, 2), groups=3, padding=((1, 1), (0, 1))), Shape(15, 4, 5)),
     "phases of several taps": (Conv2D(10, 5, stride=2, padding=2, groups=2), Shape(18, 9, 8)),
     "few units": (Conv2D(20, 7, stride=2, padding=3), Shape(3, 11, 12)),
+    "several tiles of few units": (Conv2D(20, (2, 9)), Shape(8, 4, 12)),
     "few units of groups": (Conv2D(10, (2, 3), dilation=(1, 2), groups=2, padding=((1, 0), (3, 1))), Shape(10, 4, 7)),
 }
 #: What factors are rounded to, and by how much of themselves at most.
@@ -135,9 +136,11 @@ def test_every_tile(device: Device, tile: CellTile, monkeypatch: pytest.MonkeyPa
     (name,) = (name for name in ("TILES", "WEIGHT_TILES", "FEW_TILES") if tile in getattr(cells, name))
     monkeypatch.setattr(cells, name, (tile,))
     # More than one tile of everything, and none of them whole; more steps than stages.
-    filters = (2, 3) if tile in FEW_TILES else (1, 3) if tile in TILES or tile.all_taps > 1 else 1
-    units = 7 if tile in FEW_TILES else 2 * tile.units + 5
-    exact(device, Conv2D(tile.units + 3, filters), Shape(units, 3, tile.columns // 2), ["tight"], tuning=tuning())
+    filters: tuple[int, int] = (1, 3) if tile in TILES or tile.all_taps > 1 else (1, 1)
+    shape = Shape(2 * tile.units + 5, 2, tile.columns // 2)
+    if tile in FEW_TILES:
+        filters, shape = (5, 9), Shape(8, 15, 40)
+    exact(device, Conv2D(tile.units + 3, filters), shape, ["tight"], tuning=tuning())
 
 
 @pytest.mark.parametrize("precision", ROUNDING)

@@ -30,6 +30,7 @@ from blobnet.layers import (
     Dropout,
     GlobalAveragePool,
     MaxPool2D,
+    normalization,
 )
 from blobnet.layers.base import Layer
 from blobnet.losses import CrossEntropy
@@ -163,6 +164,23 @@ def test_norms_of_narrow_blobs(device: Device, kind: str, storage: StorageType) 
     test_normalization.contract(device, BatchNorm(), shape, tuning, arrangements=["tight"], training=False)
 
 
+@pytest.mark.parametrize("storage", CELLS_OF.values(), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("shape", [Shape(8, 23, 25), Shape(16, 2, 3)], ids=str)
+def test_norms_of_cells_in_stages(
+    device: Device, storage: StorageType, shape: Shape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of planes that several warps share, and of some with fewer cells than a warp has lanes."""
+    monkeypatch.setattr(normalization, "_UNIT_VALUES", 0)
+    tuning = tuning_for("gpu", storage=storage)
+    report = test_normalization.contract(device, BatchNorm(), shape, tuning, arrangements=["tight", "own zeros"])
+    for run in report.runs.values():
+        calls = {call.kernel: call for calls in run.calls.values() for call in calls}
+        assert not any(kernel.endswith("_unit") for kernel in calls)
+        sharers = {calls[f"normalization/{name}"].global_size.width for name in PLANE_SUMS}
+        assert sharers == {128 if shape.positions > 128 else 32}
+
+
+PLANE_SUMS = "forward_plane_statistics", "backward_plane_sums"
 #: The greatest of numbers that are not in memory, of which what is kept is rounded.
 MAXIMUM = "function (I[N, C, ...], p[C]) -> (O) { O[n, 0, ... : N, 1, ...] = >(I[n, c, ...] * p[c]); }"
 #: Layers that are neither above nor among those of test_operators: PyTorch's functions say what they are.

@@ -130,7 +130,8 @@ def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device]
     one that agrees best counts. Depthwise kernels for cells do not round weights to bfloat16; those for numbers do.
     """
 
-    def worst(seed: int) -> float:
+    def worst(seed: int) -> tuple[float, str]:
+        """Return by how much of the largest value results differ, and where."""
         generator = np.random.default_rng(seed)
         x = generator.standard_normal((COUNT, 3, SIDE, SIDE)).astype(np.float32)
         y = generator.integers(0, 7, COUNT)
@@ -141,10 +142,16 @@ def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device]
             made["prediction"] = model.predict(x, device=device, precision="bf16", batch_size=3)
             found.append(made)
         plain, in_cells = found
-        most = {key: np.abs(values).max() or 1 for key, values in plain.items()}
-        return float(max(np.abs(in_cells[key] - values).max() / most[key] for key, values in plain.items()))
+        apart = []
+        for key, values in plain.items():
+            most = float(np.abs(in_cells[key] - values).max())
+            assert np.isfinite(most), key
+            # What is 0 must be 0.
+            apart.append((most / float(np.abs(values).max()) if values.any() else np.sign(most), key))
+        return max(apart)
 
-    assert min(worst(seed) for seed in range(3)) <= APART[name]
+    apart, where = min(worst(seed) for seed in range(3 if name == "residual" else 1))
+    assert apart <= APART[name], where
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])

@@ -154,8 +154,8 @@ def test_the_large_network_erases_rectangles(
     assert settings["self"].weights["group3_conv2/weight"].shape == (512, 512, 3, 3)
     capsys.readouterr()
     assert main.main(["speedrun", "--dataset", data, "--large", "--against", "torch"]) == 1
-    rule = "--against torch: there it has no erased rectangles, which --large trains with"
-    assert f"{rule}. Hint: leave one of both out." in capsys.readouterr().err
+    rule = "--against torch: PyTorch's network trains without erased rectangles, --large with them"
+    assert f"{rule}. Hint: leave out --large or --against." in capsys.readouterr().err
 
 
 def test_the_command_takes_pictures_with_classes_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
