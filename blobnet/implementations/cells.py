@@ -54,6 +54,11 @@ class CellTile(Tile):
         return 1
 
     @property
+    def positions(self) -> int:
+        """Positions of a step."""
+        return self.columns
+
+    @property
     def items(self) -> int:
         return self.columns // _GROUP_ROWS * _GROUP_ITEMS
 
@@ -75,6 +80,10 @@ class GradientTile(CellTile):
     @property
     def all_taps(self) -> int:
         return self.taps * self.tap_groups
+
+    @property
+    def positions(self) -> int:
+        return self.depth
 
     @property
     def items(self) -> int:
@@ -299,7 +308,7 @@ class Cells(Tiled):
     @property
     def stages(self) -> int:
         """Steps of the weights, or of the gradient's factors, in local memory: as many as there is room for."""
-        tile, run = self.tile, self.span + self._tile_positions
+        tile, run = self.tile, self.span + self.tile.positions
         if self.of_weights:
             lists = min(self.depth_cells, self.counted.lists[0].cells)
             room = _LOCAL_BYTES // _CELL_BYTES - (self.depth_cells - lists) * run
@@ -308,11 +317,6 @@ class Cells(Tiled):
         if self.run_stages is None:
             return min(_STAGES, room // (run + tile.units))
         return min(_STAGES, (room - self.run_stages * run) // tile.units)
-
-    @property
-    def _tile_positions(self) -> int:
-        """Positions of a tile, or of a step of the gradient's."""
-        return self.tile.depth if self.of_weights else self.tile.columns
 
     @property
     def run_stages(self) -> int | None:
