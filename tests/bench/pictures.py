@@ -1,6 +1,9 @@
 """A folder of JPEGs on its way to batches: blobnet's source against PyTorch's DataLoader with torchvision, in turns.
 
-python tests/bench/pictures.py    (needs torch, torchvision and Pillow)
+    python tests/bench/pictures.py [--workers 2] [--policy]    (needs torch, torchvision and Pillow)
+
+With ``--policy`` the DataLoader changes pictures by TrivialAugment. blobnet does so on the device, in the kernel that
+writes a batch's blob (``blobnet bench fit NETWORK --augment trivialaugment`` times that): here it only reads.
 """
 
 from __future__ import annotations
@@ -54,10 +57,13 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=2)
-    workers = parser.parse_args().workers
+    parser.add_argument("--policy", action="store_true", help="the DataLoader changes pictures by TrivialAugment")
+    options = parser.parse_args()
+    workers = options.workers
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as threads:
         source = PictureSource(write(Path(name)), SIZE, 3, workers)
-        steps = transforms.Compose([transforms.Resize(SIZE), transforms.PILToTensor()])
+        policy = [transforms.TrivialAugmentWide()] if options.policy else []
+        steps = transforms.Compose([transforms.Resize(SIZE), *policy, transforms.PILToTensor()])
         folder = datasets.ImageFolder(name, steps)
         loader = DataLoader(folder, batch_size=BATCH, shuffle=True, num_workers=workers, persistent_workers=True)
         found = []
