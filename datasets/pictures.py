@@ -79,7 +79,7 @@ def read_image(path: str | Path, shape: Sequence[int]) -> npt.NDArray[Any]:
     units, height, width = shape
     if path.suffix.lower() == ".npy":
         return _resized(_read_array(path, units), (height, width), path)
-    planes = read_sample(path, units, (height, width))
+    planes = np.ascontiguousarray(read_sample(path, units, (height, width)))
     if not planes.any():
         note_shallow(str(path), [depth_of(path)])
     return planes
@@ -100,7 +100,7 @@ def from_pillow(picture: Any, shape: Sequence[int], subject: str) -> npt.NDArray
         rule = "a picture is a sample of (units, height, width), which the model does not take"
         raise DataError(subject, rule, model=tuple(shape))
     try:
-        return with_units(_planes(picture, (shape[1], shape[2])), shape[0], Path(subject))
+        return np.ascontiguousarray(with_units(_planes(picture, (shape[1], shape[2])), shape[0], Path(subject)))
     except ValueError as error:
         if isinstance(error, DataError):
             raise
@@ -486,10 +486,15 @@ def _read_array(path: Path, units: int) -> npt.NDArray[Any]:
 
 
 def _planes(picture: Any, size: tuple[int, int] | None = None) -> npt.NDArray[Any]:
-    """A Pillow image as (1, H, W) or (3, H, W), upright, opaque, of a (height, width); uint8 or float32."""
+    """A Pillow image as (1, H, W) or (3, H, W), upright, opaque, of a (height, width); uint8 or float32.
+
+    Colours lie side by side for each pixel, as in the picture.
+    """
     from PIL import Image, ImageOps
 
-    picture = ImageOps.exif_transpose(picture)
+    # NOTE: Pillow copies what it has neither to turn nor to convert.
+    if picture.getexif().get(_ORIENTATION, 1) != 1:
+        picture = ImageOps.exif_transpose(picture)
     if picture.mode[0] in _DEEP_GRAYS:
         numbers = np.asarray(picture, np.float32)
         if not np.isfinite(numbers).all():
@@ -501,9 +506,10 @@ def _planes(picture: Any, size: tuple[int, int] | None = None) -> npt.NDArray[An
     if "transparency" in picture.info or picture.mode[-1] in "Aa":
         paper = Image.new("RGBA", picture.size, "white")
         picture = Image.alpha_composite(paper, picture.convert("RGBA"))
-    picture = picture.convert("L" if is_gray else "RGB")
+    mode = "L" if is_gray else "RGB"
+    picture = picture if picture.mode == mode else picture.convert(mode)
     # A palette does not say whether its colours are gray; the picture does.
     if has_palette and len({band.tobytes() for band in picture.split()}) == 1:
         picture, is_gray = picture.getchannel(0), True
     values = np.asarray(_scaled(picture, size))
-    return values[None] if is_gray else np.ascontiguousarray(values.transpose(2, 0, 1))
+    return values[None] if is_gray else values.transpose(2, 0, 1)

@@ -20,6 +20,8 @@ from PIL import Image
 from blobnet.datasets.picture_source import PictureSource
 
 COUNT, BATCH, SIZE, ROUNDS = 400, 64, (224, 224), 7
+#: Seconds after which what the other one started has come to rest.
+PAUSE = 1.0
 
 
 def write(folder: Path) -> list[Path]:
@@ -68,7 +70,10 @@ def main() -> None:
         loader = DataLoader(folder, batch_size=BATCH, shuffle=True, num_workers=workers, persistent_workers=True)
         found = []
         for number in range(ROUNDS + 1):
-            mine, start = ours(source, threads, number), time.perf_counter()
+            time.sleep(PAUSE)
+            mine = ours(source, threads, number)
+            time.sleep(PAUSE)
+            start = time.perf_counter()
             seen = sum(len(batch) for batch, _ in loader)
             found.append((mine, seen / (time.perf_counter() - start)))
         for rates in sorted(found[1:], key=lambda rates: rates[0] / rates[1]):
