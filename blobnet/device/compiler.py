@@ -18,7 +18,7 @@ from blobnet.device.bundle import bundled
 from blobnet.device.discovery import AMPERE, DeviceInfo
 from blobnet.device.opencl import cl
 from blobnet.errors import BuildError, FileError, Lines
-from blobnet.hardware.device_model import DeviceModel
+from blobnet.hardware.device_model import MATRIX_UNITS, DeviceModel
 from blobnet.support.user_cache import cache_folder, is_usable, read_entry, temporary_folder, write_entry
 
 BUILD_OPTIONS = ("-cl-std=CL1.2", "-cl-mad-enable")
@@ -84,7 +84,7 @@ class Compiler:
         features = ["-DCOPIES_IN_BACKGROUND"] if (info.model.capability or (0, 0)) >= AMPERE else []
         features += ["-DIS_HOST"] if info.is_host else []
         features += ["-DTAKES_PREFETCH"] if info.is_host and self.traits.takes_prefetch else []
-        features += ["-DTAKES_TILES"] if info.is_host and info.model.tensor_types else []
+        features += [f"-D{MATRIX_UNITS[info.model.matrix_unit].macro}"] if info.model.matrix_unit else []
         self.options = [*BUILD_OPTIONS, *features]
         self.preamble = preamble(info.model)
         self.crashed: dict[str, str] = {}

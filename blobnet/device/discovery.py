@@ -350,7 +350,7 @@ def _answers(info: DeviceInfo) -> Answers:
         lanes=_asked(handle, "warp_size_nv") or _asked(handle, "wavefront_width_amd") or 0,
         capability=_compute_capability(info),
         half="cl_khr_fp16" in handle.extensions.split(),
-        matrix_types=matrix_types() if info.is_host and info.traits.takes_assembly else (),
+        matrix_unit=matrix_unit() if info.is_host and info.traits.takes_assembly else "",
     )
 
 
@@ -431,28 +431,34 @@ _ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA = 158, 0x1023, 18
 
 
 @cache
-def matrix_types() -> tuple[str, ...]:
-    """Return what the host's matrix unit multiplies, after asking the system for its registers: x86 with AMX, on Linux.
+def matrix_unit() -> str:
+    """Return the host's matrix unit, "" if it has none: on Linux AMX of x86, or AMD's AVX-512 with bfloat16.
 
-    A process may not touch them before, nor what is forked from it. The system refuses where a thread's signals have a
-    stack that is too small for them.
+    Registers of AMX must be asked for: a process may not touch them before, nor what is forked from it. The system
+    refuses where a thread's signals have a stack that is too small for them. On Intel's processors AVX-512 does no more
+    multiply-adds in bfloat16 than in fp32.
     """
-    if (
-        sys.platform != "linux"
-        or machine() != "x86_64"
-        or sys.maxsize < 1 << 32
-        or "amx_bf16" not in _processor_features().split()
-    ):
-        return ()
-    call = ctypes.CDLL(None).syscall
-    call.restype = ctypes.c_long
-    return ("bf16",) if call(*map(ctypes.c_long, (_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA))) == 0 else ()
+    if sys.platform != "linux" or machine() != "x86_64" or sys.maxsize < 1 << 32:
+        return ""
+    features = _processor_features().split()
+    if "amx_bf16" in features:
+        call = ctypes.CDLL(None).syscall
+        call.restype = ctypes.c_long
+        if call(*map(ctypes.c_long, (_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA))) == 0:
+            return "amx_bf16"
+    is_amds = "AuthenticAMD" in _processor_line("vendor_id")
+    return "avx512_bf16" if is_amds and "avx512_bf16" in features else ""
 
 
 @cache
 def _processor_features() -> str:
     """Return what tells processors of one name apart (virtual machines): a CPU's binaries need its own features."""
+    return _processor_line("flags", "Features")
+
+
+def _processor_line(*starts: str) -> str:
+    """The first of Linux' lines about its processors that starts so; "" without any."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        return next(line for line in lines if line.startswith(("flags", "Features")))
+        return next(line for line in lines if line.startswith(starts))
     return ""

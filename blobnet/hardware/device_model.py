@@ -47,6 +47,26 @@ _VENDORS = (
 
 
 @dataclass(frozen=True)
+class MatrixUnit:
+    """What a processor multiplies bfloat16 with (kernels/fragment.h).
+
+    Attributes:
+        macro: what a kernel knows it by.
+        speed: its multiply-adds in the time of one of fp32.
+        moves: what it costs to pack and store numbers, in multiply-adds of fp32, over what it costs with AMX. Both are
+            fitted to measured times (docs/performance.md).
+    """
+
+    macro: str
+    speed: float
+    moves: float
+
+
+#: By their names among Linux' features of a processor.
+MATRIX_UNITS = {"amx_bf16": MatrixUnit("TAKES_TILES", 8, 1), "avx512_bf16": MatrixUnit("TAKES_PAIRS", 1.7, 0.5)}
+
+
+@dataclass(frozen=True)
 class Answers:
     """The answers of OpenCL, and for CPUs of the system, about a device; None or empty where there are none.
 
@@ -62,7 +82,7 @@ class Answers:
         lanes: work-items of a warp or wavefront.
         capability: NVIDIA's compute capability.
         half: whether it has arithmetic in 16 bits (``cl_khr_fp16``).
-        matrix_types: what a processor's matrix unit multiplies that this process may use.
+        matrix_unit: of a processor, that this process may use: a name in MATRIX_UNITS.
     """
 
     name: str
@@ -82,7 +102,7 @@ class Answers:
     lanes: int = 0
     capability: tuple[int, int] | None = None
     half: bool = False
-    matrix_types: tuple[str, ...] = ()
+    matrix_unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,6 +135,7 @@ class DeviceModel:
         half: whether arithmetic in 16 bits is as fast as in 32, or faster.
         tensor_types: what its tensor cores, or the matrix unit of a processor, multiply: ``tf32``, ``bf16``, ``fp16``,
             ``fp32``; empty without any.
+        matrix_unit: of a processor, which multiplies them: a name in MATRIX_UNITS; None without any.
         capability: NVIDIA's compute capability; None for others.
         origins: where each fact comes from: ASSUMED, DRIVER, TABLE or MEASURED.
         tunables: by kernel, the values of tunables that are better on it than those for devices of its kind.
@@ -143,6 +164,7 @@ class DeviceModel:
     bandwidth: float | None
     half: bool
     tensor_types: tuple[str, ...]
+    matrix_unit: str | None
     capability: tuple[int, int] | None
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     tunables: Mapping[str, Mapping[str, int]] = field(default_factory=dict, repr=False, hash=False)
@@ -231,7 +253,8 @@ def _answered(answers: Answers) -> dict[str, object]:
         # NOTE: Intel's CPU compiler offers fp16 wherever it runs; only processors of late have the instructions.
         "half": (answers.half and not answers.is_host) or None,
         "capability": answers.capability,
-        "tensor_types": (answers.is_host and answers.matrix_types) or None,
+        "tensor_types": ("bf16",) if answers.is_host and answers.matrix_unit else None,
+        "matrix_unit": (answers.is_host and answers.matrix_unit) or None,
     }
 
 

@@ -1,10 +1,12 @@
-"""Convolutions on the matrix unit of a processor, AMX of x86, in bfloat16 (kernels/fragment.h)."""
+"""Convolutions on the matrix unit of a processor, in bfloat16 (kernels/fragment.h)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+from blobnet.hardware.device_model import MATRIX_UNITS
 from blobnet.implementations.base import BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import splits_for
 from blobnet.implementations.operation import Operation, Phase
@@ -16,9 +18,9 @@ from blobnet.memory.blob import BFLOAT16
 
 #: Rows and columns of a fragment's sums; positions of a tile, or numbers that a factor has of each row or column.
 _FRAGMENT, _TILE = 16, 32
-#: Multiply-adds of fragments in the time of one of fp32; what it costs to pack a number of the source, of weights and
-#: of a gradient's delta, and to store a result and a gradient. Fitted to times on a Xeon (docs/performance.md).
-SPEED, PACK_COST, WEIGHT_COST, DELTA_COST, STORE_COST, GRADIENT_COST = 8, 55, 200, 50, 45, 333
+#: What it costs to pack a number of the source, of weights and of a gradient's delta, and to store a result and a
+#: gradient, in multiply-adds of fp32. Fitted to times on a Xeon (docs/performance.md).
+PACK_COST, WEIGHT_COST, DELTA_COST, STORE_COST, GRADIENT_COST = 55, 200, 50, 45, 333
 #: How much longer a gradient's product takes with one fragment of input units, which has fewer for each load.
 _ONE_TILE_COST = 3
 #: Work-items that a compute unit should have, so that none waits long for the last.
@@ -49,14 +51,17 @@ class Fragments(Implementation):
         _, height, width = operation.source.shape.axes
         self.rows = SourceTaps.of([phase.vertical for phase in self.phases], height)
         self.columns = SourceTaps.of([phase.horizontal for phase in self.phases], width)
-        #: Rows and columns of a phase, from the first that a tap reads.
-        self.row_count, self.row_positions = (each.results + len(each.shifts) - 1 for each in (self.rows, self.columns))
+        #: Rows of a phase, and positions of a row, from the first that a tap reads. The zeros right of a row are those
+        #: left of the next.
+        self.row_count, read = (each.results + len(each.shifts) - 1 for each in (self.rows, self.columns))
+        self.row_positions = min(read, self.columns.size)
         self.tables = [self._taps(phase, number) for number, phase in enumerate(self.phases)]
         rows = self._row_units
         #: Fragments of units that are rows of a product, in a block, and blocks of a group.
         self.unit_tiles = min(2, -(-rows // _FRAGMENT))
         self.blocks = -(-rows // (self.unit_tiles * _FRAGMENT))
         pairs = -(-operation.depth // 2)
+        self._unit = MATRIX_UNITS[operation.tuning.model.matrix_unit or "amx_bf16"]
         #: Steps of the depth, and pairs of units in a step.
         self.steps = -(-pairs // _FRAGMENT)
         self.pairs = -(-pairs // self.steps)
@@ -73,7 +78,8 @@ class Fragments(Implementation):
     @property
     def _plane(self) -> int:
         """Positions that a plane must have."""
-        return len(self.rows.phases) * len(self.columns.phases) * self.row_count * self.row_positions
+        beyond = self.columns.results + len(self.columns.shifts) - 1 - self.row_positions
+        return len(self.rows.phases) * len(self.columns.phases) * self.row_count * self.row_positions + beyond
 
     @property
     def _cells(self) -> int:
@@ -85,9 +91,9 @@ class Fragments(Implementation):
         """Rows of all products of a group."""
         return self.blocks * self.unit_tiles * _FRAGMENT
 
-    def _tiles(self, phase: Phase) -> int:
-        """Tiles of positions of a sample."""
-        return -(-((phase.vertical.size - 1) * self.row_positions + phase.horizontal.size) // _TILE)
+    def _positions(self, phase: Phase) -> int:
+        """Positions from the first to the last result of a sample."""
+        return (phase.vertical.size - 1) * self.row_positions + phase.horizontal.size
 
     def _taps(self, phase: Phase, number: int) -> list[tuple[int, int]]:
         """Shift among the positions of a plane, and number in the filter, of each tap of a phase."""
@@ -111,10 +117,14 @@ class Fragments(Implementation):
     def cost(self) -> float:
         operation = self.operation
         weights = operation.groups * self._block_units * operation.taps * self._cells * 2
-        tiles = sum(self._tiles(phase) * phase.taps for phase in self.phases)
-        products = tiles * _TILE * self._block_units * self.steps * _TILE * operation.groups
-        cost = products / SPEED + PACK_COST * self._packed + STORE_COST * operation.result.shape.elements
-        return (cost * operation.batch_size + WEIGHT_COST * weights) / operation.cores
+        columns = sum(rounded_up(self._positions(phase), _FRAGMENT) * phase.taps for phase in self.phases)
+        products = columns * self._block_units * self._cells * 2 * operation.groups
+        moves = PACK_COST * self._packed + STORE_COST * operation.result.shape.elements
+        return self._together(products * operation.batch_size, moves * operation.batch_size + WEIGHT_COST * weights)
+
+    def _together(self, products: float, moves: float) -> float:
+        """The cost of multiply-adds of fragments, and of what is moved for them."""
+        return (products / self._unit.speed + moves * self._unit.moves) / self.operation.cores
 
     def calls(self) -> list[KernelCall]:
         operation, rows = self.operation, self._block_units
@@ -128,7 +138,7 @@ class Fragments(Implementation):
         arrays = {"CELLS": cells, "BIAS": operation.parameter("BIAS")}
         for phase, taps in zip(self.phases, self.tables, strict=True):
             if taps or not operation.accumulate:
-                tiles, blocks = self._tiles(phase), self.blocks * operation.groups
+                tiles, blocks = -(-self._positions(phase) // _TILE), self.blocks * operation.groups
                 items = tiles * blocks * operation.batch_size
                 at_once = max(1, min(tiles, items // (WORK_ITEMS * operation.cores)))
                 facts = {**phase.macros, **lie, **_table(taps), "TILES_AT_ONCE": at_once}
@@ -159,6 +169,21 @@ class _Gradient(Fragments):
 
     cell = 1
 
+    @cached_property
+    def tiles(self) -> int:
+        """Tiles of positions of a sample."""
+        return -(-self._positions(self.phases[0]) // _TILE)
+
+    @cached_property
+    def tile_pairs(self) -> int:
+        """Pairs of positions of a tile."""
+        return -(-self._positions(self.phases[0]) // (2 * self.tiles))
+
+    @property
+    def _summed(self) -> int:
+        """Positions of all tiles of a sample, which a product sums over."""
+        return self.tiles * self.tile_pairs * 2
+
     @property
     def _row_units(self) -> int:
         return self.operation.depth
@@ -166,7 +191,7 @@ class _Gradient(Fragments):
     @property
     def _plane(self) -> int:
         # All that a tap reads: beyond the last position its values are multiplied with 0.
-        last = max(shift for shift, _ in self.tables[0]) + self._tiles(self.phases[0]) * _TILE
+        last = max(shift for shift, _ in self.tables[0]) + self._summed
         return max(super()._plane, last)
 
     @property
@@ -175,28 +200,46 @@ class _Gradient(Fragments):
 
     @property
     def cost(self) -> float:
-        operation, tiles = self.operation, self._tiles(self.phases[0])
+        operation = self.operation
         units = rounded_up(operation.units, 2 * _FRAGMENT)
-        products = tiles * operation.taps * _TILE * self._block_units * units * operation.groups
+        products = self._summed * operation.taps * self._block_units * units * operation.groups
         products *= _ONE_TILE_COST if self.unit_tiles == 1 else 1
-        packed = PACK_COST * self._packed + DELTA_COST * operation.groups * units * tiles * _TILE
-        cost = (products / SPEED + packed) * operation.batch_size
-        return (cost + GRADIENT_COST * operation.weights) / operation.cores
+        moves = PACK_COST * self._packed + DELTA_COST * operation.groups * units * self._summed
+        moves = moves * operation.batch_size + GRADIENT_COST * operation.weights
+        return self._together(products * operation.batch_size, moves)
+
+    def _splits(self, items: int, units: int) -> int:
+        """The parts of the samples: enough for all cores, and few samples each.
+
+        Taps read the same numbers: those of a part should stay in the second cache, if that needs no more memory for
+        sums than there is for what is packed.
+        """
+        operation = self.operation
+        samples = operation.batch_size
+        splits = splits_for(items, WORK_ITEMS * operation.cores, samples)
+        caches = operation.tuning.model.caches
+        if operation.taps > 1 and len(caches) > 1:
+            read = (self.unit_tiles * self.plane + 2 * self._summed) * _FRAGMENT * BFLOAT16.itemsize
+            sums = operation.taps * self._block_units * units
+            most = samples * (self._packed + units * self._summed * operation.groups) // (2 * sums * operation.groups)
+            splits = max(splits, min(-(-samples * read // (caches[1] // 2)), most))
+        return min(splits, samples)
 
     def calls(self) -> list[KernelCall]:
-        operation, tiles, units = self.operation, self._tiles(self.phases[0]), self.operation.output.shape.units
+        operation, units = self.operation, self.operation.output.shape.units
         unit_blocks, columns = -(-operation.units // (2 * _FRAGMENT)), self._block_units
         items = operation.groups * operation.taps * self.blocks * unit_blocks
-        splits = min(splits_for(items, WORK_ITEMS * operation.cores, operation.batch_size), operation.batch_size)
-        elements = 2 * unit_blocks * operation.groups * tiles * _FRAGMENT * _FRAGMENT
+        splits = self._splits(items, 2 * unit_blocks * _FRAGMENT)
+        elements = 2 * unit_blocks * operation.groups * self._summed // 2 * _FRAGMENT
         gradient = operation.parameter("WEIGHT_GRADIENT")
         in_place = operation.taps == splits == 1 and columns == operation.depth
         pack, cells = self._pack_source()
         sums = splits * operation.taps * units * columns
         arrays = {"CELLS": cells, "DELTAS": operation.memory("delta packed", per_sample=elements), "GRADIENT": gradient}
         arrays["PARTIALS"] = gradient if in_place else operation.memory("weight partials", sums)
-        facts: dict[str, Any] = {"COLUMNS": columns, "GROUP_BLOCKS": 2 * unit_blocks, "TILES": tiles, "SPLITS": splits}
-        facts |= {"GROUP_CELLS": self._cells, "PLANE": self.plane, "UNIT_TILES": self.unit_tiles, "UNITS": units}
+        facts: dict[str, Any] = {"COLUMNS": columns, "GROUP_BLOCKS": 2 * unit_blocks, "SPLITS": splits}
+        facts |= {"TILES": self.tiles, "TILE_PAIRS": self.tile_pairs, "UNIT_TILES": self.unit_tiles, "UNITS": units}
+        facts |= {"GROUP_CELLS": self._cells, "PLANE": self.plane}
         facts |= {"ROW_POSITIONS": self.row_positions, "LANES": _FRAGMENT, **_table(self.tables[0])}
         launches = [
             ("convolution/pack_fragment_deltas", GlobalSize(2 * unit_blocks * operation.groups), "pack delta"),

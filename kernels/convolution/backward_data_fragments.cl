@@ -61,5 +61,5 @@ __kernel void convolution_backward_data_fragments(WRITE_BLOB(input_delta), READ_
             }
         }
     }
-    END_FRAGMENTS;
+    END_FRAGMENTS
 }

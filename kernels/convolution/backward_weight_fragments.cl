@@ -19,6 +19,7 @@
  *   COLUMNS        input units of a group, whole blocks
  *   PLANE          numbers of an input unit
  *   TILES          tiles of positions of a sample
+ *   TILE_PAIRS     pairs of positions of a tile
  *   PHASE_TAPS     taps
  *   TAP_TABLE      shift and number of each
  *   UNIT_TILES     1 or 2: fragments of input units
@@ -29,24 +30,23 @@
  */
 #include "blob.h"
 #define LANES 16
+#define FRAGMENT_ROWS UNIT_TILES
+#define PAIRS TILE_PAIRS
+#define LEFT_BYTES (2 * PLANE)
+#define RIGHT_BYTES (4 * FRAGMENT)
+#define RIGHT_NEXT (TILES * TILE_PAIRS * RIGHT_BYTES)
 #include "vector.h"
 #include "transpose.h"
 #include "fragment.h"
 
 #define COLUMN_BLOCKS (COLUMNS / (UNIT_TILES * FRAGMENT))
 #define UNIT_BLOCKS (GROUP_BLOCKS / 2)
-#define STAGED_PITCH (2 * FRAGMENT)
 __constant int tap_table[][2] = TAP_TABLE;
-#if UNIT_TILES == 2
-#define SECOND_UNITS(statements) statements
-#else
-#define SECOND_UNITS(statements)
-#endif
 
 __kernel void convolution_backward_weight_fragments(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, deltas),
                                                     WRITE_ARRAY(real_t, partials), const int count)
 {
-    __local real_t staged[UNIT_TILES * FRAGMENT * STAGED_PITCH] __attribute__((aligned(64)));
+    __local real_t staged[UNIT_TILES * FRAGMENT * SUMS_PITCH] __attribute__((aligned(64)));
     const int tap = get_global_id(0) % PHASE_TAPS;
     const int column_block = get_global_id(0) / PHASE_TAPS % COLUMN_BLOCKS;
     const int unit_block = get_global_id(0) / (PHASE_TAPS * COLUMN_BLOCKS) % UNIT_BLOCKS;
@@ -56,34 +56,23 @@ __kernel void convolution_backward_weight_fragments(READ_ARRAY(real_t, cells), R
     const int begin = (int)((long)count * split / SPLITS);
     const int end = (int)((long)count * (split + 1) / SPLITS);
 
-    BEGIN_FRAGMENTS(FRAGMENT);
-    CLEAR_SUMS(0, 0);
-    CLEAR_SUMS(0, 1);
-    SECOND_UNITS(CLEAR_SUMS(1, 0); CLEAR_SUMS(1, 1);)
+    int2 places[TILES];
+    for (int i = 0; i < TILES; i++) {
+        places[i] = (int2)(i * TILE_PAIRS, i * TILE_PAIRS * FRAGMENT);
+    }
+    BEGIN_FRAGMENTS
+    CLEAR_SUMS(staged)
     for (int n = begin; n < end; n++) {
         __global const ushort *left = (__global const ushort *)ARRAY(cells)
                                       + ((size_t)(n * GROUPS + group) * GROUP_CELLS + column) * PLANE
                                       + tap_table[tap][0];
         __global const real_t *right =
             ARRAY(deltas)
-            + ((size_t)(n * GROUPS + group) * GROUP_BLOCKS + unit_block * 2) * TILES * FRAGMENT * FRAGMENT;
-        for (int t = 0; t < TILES; t++) {
-            LOAD_LEFT(0, left, 2 * PLANE);
-            LOAD_RIGHT(0, right, 4 * FRAGMENT);
-            LOAD_RIGHT(1, right + TILES * FRAGMENT * FRAGMENT, 4 * FRAGMENT);
-            MULTIPLY_FRAGMENTS(0, 0);
-            MULTIPLY_FRAGMENTS(0, 1);
-            SECOND_UNITS(LOAD_LEFT(1, left + FRAGMENT * PLANE, 2 * PLANE); MULTIPLY_FRAGMENTS(1, 0);
-                         MULTIPLY_FRAGMENTS(1, 1);)
-            left += 2 * FRAGMENT;
-            right += FRAGMENT * FRAGMENT;
-        }
+            + ((size_t)(n * GROUPS + group) * GROUP_BLOCKS + unit_block * 2) * TILES * TILE_PAIRS * FRAGMENT;
+        ADD_PRODUCTS(staged, 2, left, right, places, TILES)
     }
-    STORE_SUMS(0, 0, staged, 4 * STAGED_PITCH);
-    STORE_SUMS(0, 1, staged + FRAGMENT, 4 * STAGED_PITCH);
-    SECOND_UNITS(STORE_SUMS(1, 0, staged + FRAGMENT * STAGED_PITCH, 4 * STAGED_PITCH);
-                 STORE_SUMS(1, 1, staged + FRAGMENT * STAGED_PITCH + FRAGMENT, 4 * STAGED_PITCH);)
-    END_FRAGMENTS;
+    STORE_SUMS(staged)
+    END_FRAGMENTS
 
     __global real_t *results =
         ARRAY(partials)
@@ -94,7 +83,7 @@ __kernel void convolution_backward_weight_fragments(READ_ARRAY(real_t, cells), R
             vector_t rows[LANES];
 #pragma unroll
             for (int row = 0; row < LANES; row++) {
-                rows[row] = VECTOR_LOAD(staged + (i * FRAGMENT + row) * STAGED_PITCH + j * FRAGMENT);
+                rows[row] = VECTOR_LOAD(staged + (i * FRAGMENT + row) * SUMS_PITCH + j * FRAGMENT);
             }
             transpose(rows);
 #pragma unroll

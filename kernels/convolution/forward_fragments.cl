@@ -66,5 +66,5 @@ __kernel void convolution_forward_fragments(WRITE_BLOB(output), EPILOGUE_BLOBS, 
             }
         }
     }
-    END_FRAGMENTS;
+    END_FRAGMENTS
 }

@@ -7,6 +7,11 @@
  * sums leave through local memory.
  */
 #define LANES 16
+#define FRAGMENT_ROWS UNIT_TILES
+#define PAIRS STEP_PAIRS
+#define LEFT_BYTES (4 * STEP_PAIRS)
+#define RIGHT_BYTES (4 * PLANE)
+#define RIGHT_NEXT (4 * FRAGMENT)
 #include "vector.h"
 #include "fragment.h"
 #include "convolution/copy_piece.h"
@@ -18,7 +23,7 @@
 #define LEFT_NUMBERS (2 * STEP_PAIRS * BLOCK_UNITS)
 #define POSITIONS ((RESULT_HEIGHT - 1) * ROW_POSITIONS + RESULT_WIDTH)
 #define TILES ((POSITIONS + FRAGMENT_COLUMNS - 1) / FRAGMENT_COLUMNS)
-#define STAGED_BYTES (FRAGMENT_COLUMNS * 4)
+#define PLACES (DEPTH_STEPS * PHASE_TAPS)
 __constant int tap_table[][2] = TAP_TABLE;
 
 /* What a work-item does: of sample n, `units` units from `unit` on, at the tiles from `tile` to `end`. */
@@ -35,34 +40,21 @@ __constant int tap_table[][2] = TAP_TABLE;
         (__global const uint *)ARRAY(cells) + (size_t)(n * GROUPS + group) * GROUP_PAIRS * PLANE;            \
     __global const ushort *weights = (__global const ushort *)ARRAY(packed)                                  \
                                      + (size_t)(group * BLOCKS + block) * DEPTH_STEPS * TAPS * LEFT_NUMBERS; \
-    BEGIN_FRAGMENTS(STEP_PAIRS);
-
-#if UNIT_TILES == 2
-#define SECOND_UNITS(statements) statements
-#else
-#define SECOND_UNITS(statements)
-#endif
+    int2 places[PLACES + 1];                                                                                 \
+    for (int step = 0; step < DEPTH_STEPS; step++) {                                                         \
+        for (int i = 0; i < PHASE_TAPS; i++) {                                                               \
+            const int right = step * STEP_PAIRS * PLANE + tap_table[i][0];                                   \
+            places[step * PHASE_TAPS + i] =                                                                  \
+                (int2)((step * TAPS + tap_table[i][1]) * LEFT_NUMBERS / 2, right);                           \
+        }                                                                                                    \
+    }                                                                                                        \
+    BEGIN_FRAGMENTS
 
 /* staged[unit][position] = the sums of a tile, over the depth and taps. */
-#define MULTIPLY_TILE(number)                                                                               \
-    CLEAR_SUMS(0, 0);                                                                                       \
-    CLEAR_SUMS(0, 1);                                                                                       \
-    SECOND_UNITS(CLEAR_SUMS(1, 0); CLEAR_SUMS(1, 1);)                                                       \
-    for (int step = 0; step < DEPTH_STEPS; step++) {                                                        \
-        for (int i = 0; i < PHASE_TAPS; i++) {                                                              \
-            __global const uint *right =                                                                    \
-                source + (size_t)step * STEP_PAIRS * PLANE + tap_table[i][0] + (number) * FRAGMENT_COLUMNS; \
-            __global const ushort *left = weights + (step * TAPS + tap_table[i][1]) * LEFT_NUMBERS;         \
-            LOAD_LEFT(0, left, 4 * STEP_PAIRS);                                                             \
-            LOAD_RIGHT(0, right, 4 * PLANE);                                                                \
-            LOAD_RIGHT(1, right + FRAGMENT, 4 * PLANE);                                                     \
-            MULTIPLY_FRAGMENTS(0, 0);                                                                       \
-            MULTIPLY_FRAGMENTS(0, 1);                                                                       \
-            SECOND_UNITS(LOAD_LEFT(1, left + FRAGMENT * 2 * STEP_PAIRS, 4 * STEP_PAIRS);                    \
-                         MULTIPLY_FRAGMENTS(1, 0); MULTIPLY_FRAGMENTS(1, 1);)                               \
-        }                                                                                                   \
-    }                                                                                                       \
-    STORE_SUMS(0, 0, staged, STAGED_BYTES);                                                                 \
-    STORE_SUMS(0, 1, staged + FRAGMENT, STAGED_BYTES);                                                      \
-    SECOND_UNITS(STORE_SUMS(1, 0, staged + FRAGMENT * FRAGMENT_COLUMNS, STAGED_BYTES);                      \
-                 STORE_SUMS(1, 1, staged + FRAGMENT * FRAGMENT_COLUMNS + FRAGMENT, STAGED_BYTES);)
+#define MULTIPLY_TILE(number)                                                                        \
+    CLEAR_SUMS(staged)                                                                               \
+    if (PLACES > 0) {                                                                                \
+        const int columns = POSITIONS - (number) * FRAGMENT_COLUMNS > FRAGMENT ? 2 : 1;              \
+        ADD_PRODUCTS(staged, columns, weights, source + (number) * FRAGMENT_COLUMNS, places, PLACES) \
+    }                                                                                                \
+    STORE_SUMS(staged)

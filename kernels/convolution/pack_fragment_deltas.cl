@@ -14,6 +14,7 @@
  *   GROUP_BLOCKS   blocks of units of a group
  *   ROW_POSITIONS
  *   TILES          tiles of positions of a sample
+ *   TILE_PAIRS     pairs of positions of a tile
  * Moves:
  *   packing deltas
  * Global:
@@ -41,10 +42,10 @@ __kernel void convolution_pack_fragment_deltas(READ_BLOB(output_delta), WRITE_AR
     const int group = get_global_id(0) / GROUP_BLOCKS;
     const int first = get_global_id(0) % GROUP_BLOCKS * FRAGMENT;
     __global real_t *to =
-        ARRAY(deltas) + ((size_t)n * get_global_size(0) + get_global_id(0)) * TILES * FRAGMENT * FRAGMENT;
+        ARRAY(deltas) + ((size_t)n * get_global_size(0) + get_global_id(0)) * TILES * TILE_PAIRS * FRAGMENT;
     for (int t = 0; t < TILES; t++) {
         runs_t runs;
-        find_runs(&runs, t * FRAGMENT_COLUMNS);
+        find_runs(&runs, t * 2 * TILE_PAIRS);
         vector_t rows[LANES];
         VECTOR_STORE(0, tile);
         VECTOR_STORE(0, tile + LANES);
@@ -69,9 +70,9 @@ __kernel void convolution_pack_fragment_deltas(READ_BLOB(output_delta), WRITE_AR
         }
         transpose(rows);
 #pragma unroll
-        for (int pair = 0; pair < LANES; pair++) {
+        for (int pair = 0; pair < TILE_PAIRS; pair++) {
             VECTOR_STORE(rows[pair], to + pair * LANES);
         }
-        to += FRAGMENT * FRAGMENT;
+        to += TILE_PAIRS * FRAGMENT;
     }
 }

@@ -17,7 +17,7 @@ from blobnet.device.compiler import Compiler
 from blobnet.device.device import Device
 from blobnet.device.discovery import DriverTraits, products_on
 from blobnet.examination.checks import plan_alone
-from blobnet.hardware.device_model import Answers, model_of
+from blobnet.hardware.device_model import MATRIX_UNITS, Answers, model_of
 from blobnet.implementations import candidates
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, DIRECTIONS, FORWARD, choose
 from blobnet.implementations.fragments import Fragments
@@ -79,8 +79,8 @@ def test_those_who_asked_for_less_get_it_where_it_is() -> None:
     assert [*Fragments.candidates(operation)]
     operation = replace(operation, tuning=replace(operation.tuning, precision="fp32"))
     assert not [*Fragments.candidates(operation)]
-    with_unit = model_of(Answers("cpu", is_host=True, matrix_types=("bf16",)))
-    without, a_gpu = model_of(Answers("cpu", is_host=True)), model_of(Answers("gpu", matrix_types=("bf16",)))
+    with_unit = model_of(Answers("cpu", is_host=True, matrix_unit="amx_bf16"))
+    without, a_gpu = model_of(Answers("cpu", is_host=True)), model_of(Answers("gpu", matrix_unit="amx_bf16"))
     assert [products_on(model, "bf16") for model in (with_unit, without, a_gpu)] == ["bf16", "fp32", "fp32"]
     assert [products_on(with_unit, precision) for precision in ("fp32", "fp16")] == ["fp32", "fp32"]
 
@@ -107,18 +107,34 @@ def test_all_that_is_read_is_there() -> None:
             assert isinstance(item, Fragments)
             rest = 0 if direction == BACKWARD_WEIGHTS else 31
             for phase, taps in zip(item.phases, item.tables, strict=True):
-                last = max((shift for shift, _ in taps), default=0) + item._tiles(phase) * 32
+                positions = getattr(item, "_summed", -(-item._positions(phase) // 32) * 32)
+                last = max((shift for shift, _ in taps), default=0) + positions
                 assert last <= item.plane + rest
                 assert item.columns.size >= phase.horizontal.size
 
 
-def test_processors_without_such_a_unit_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "_processor_features", lambda: "flags : fpu avx512f avx512_bf16 amx_tile")
-    discovery.matrix_types.cache_clear()
+@pytest.mark.parametrize(
+    "vendor, features, unit",
+    [
+        ("GenuineIntel", "fpu avx512f avx512_bf16 amx_tile", ""),
+        ("AuthenticAMD", "fpu avx512f avx512_bf16", "avx512_bf16"),
+        ("AuthenticAMD", "fpu avx512f", ""),
+    ],
+)
+def test_processors_without_such_a_unit_have_none(
+    monkeypatch: pytest.MonkeyPatch, vendor: str, features: str, unit: str
+) -> None:
+    lines = {"vendor_id": f"vendor_id : {vendor}", "flags": f"flags : {features}"}
+    monkeypatch.setattr(discovery, "_processor_line", lambda *starts: lines[starts[0]])
+    monkeypatch.setattr(discovery, "machine", lambda: "x86_64")
+    monkeypatch.setattr(discovery.sys, "platform", "linux")
+    for known in (discovery.matrix_unit, discovery._processor_features):
+        known.cache_clear()
     try:
-        assert discovery.matrix_types() == ()
+        assert discovery.matrix_unit() == unit
     finally:
-        discovery.matrix_types.cache_clear()
+        for known in (discovery.matrix_unit, discovery._processor_features):
+            known.cache_clear()
 
 
 def test_a_driver_that_takes_no_assembly_is_given_none(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +142,7 @@ def test_a_driver_that_takes_no_assembly_is_given_none(device: Device, monkeypat
     traits = replace(DriverTraits.of(device.info), takes_assembly=False)
     info = replace(device.info)
     vars(info)["traits"] = traits
-    assert "-DTAKES_TILES" not in Compiler(device.queue.context, info).options
+    assert not {f"-D{unit.macro}" for unit in MATRIX_UNITS.values()} & {*Compiler(device.queue.context, info).options}
     assert "bf16" not in info.model.tensor_types or not info.is_host
 
 
