@@ -34,14 +34,12 @@ _LOCAL_BYTES = (227 << 10) - 128
 _MAX_BYTES = 1 << 30
 #: The most steps of the weights, or of the gradient's factors, that lie in local memory at once, and the fewest.
 _STAGES, _MIN_STAGES = 4, 3
-#: Positions of a sample below which work-items copy the gradient's factors cell by cell: a copy of a list ends with the
-#: sample, and takes 30 to 50 ns, however short (H200).
-_SHORT_SAMPLE = 256
 #: The cost of packing few cells, which wait for memory; and of a launch with much local memory, before and after which
 #: compute units divide theirs anew: with 35 of these mobilenet_v2 takes 0.58 ms for an image, without 0.40 (H200).
 _PACKING_COST, _DIVIDING_COST = 4 * LAUNCH_COST, 2 * LAUNCH_COST
-#: Rows of a warp group's product, and its work-items; those that begin copies, and multiply nothing.
-_GROUP_ROWS, _GROUP_ITEMS, _COPYING_ITEMS = 64, 128, 32
+#: Rows of a warp group's product, and its work-items; warps of a gradient that begin copies, and multiply
+#: nothing: a copy of a list ends with the sample, and takes a warp 30 to 50 ns, however short (H200).
+_GROUP_ROWS, _GROUP_ITEMS, _WARP_ITEMS, _COPYING_WARPS = 64, 128, 32, 4
 
 
 @dataclass(frozen=True)
@@ -108,18 +106,20 @@ TILES = (
 )
 #: Tiles of the gradient of the weights.
 WEIGHT_TILES = (
+    GradientTile(64, 64, 128, 64, 64, 3, 3, speed=12, busy=1, overhead=300),
     GradientTile(64, 64, 64, 64, 64, 3, 3, speed=10, busy=1, overhead=300),
+    GradientTile(64, 64, 128, 64, 64, 2, 2, speed=8, busy=1, overhead=300),
     GradientTile(128, 64, 64, 64, 64, 3, 1, speed=8, busy=1, overhead=300),
     GradientTile(64, 64, 64, 64, 64, speed=5, busy=3, overhead=300),
     GradientTile(64, 128, 64, 64, 128, speed=7, busy=2, overhead=300),
-    GradientTile(128, 128, 64, 64, 128, speed=8, busy=1, overhead=300),
+    GradientTile(128, 128, 128, 64, 128, speed=10, busy=1, overhead=300),
     GradientTile(128, 256, 64, 64, 256, speed=10, busy=1, overhead=300),
 )
 #: Those for taps that lie as units do: there are few columns, and a step has more positions.
 FEW_TILES = (
-    GradientTile(64, 64, 128, 64, 64, 2, 2, speed=7, busy=1, overhead=300),
-    GradientTile(64, 64, 128, 64, 64, 3, 1, speed=7, busy=2, overhead=300),
-    GradientTile(64, 64, 128, 64, 64, 1, 1, speed=5, busy=3, overhead=300),
+    GradientTile(64, 64, 128, 64, 64, 2, 2, speed=9, busy=1, overhead=300),
+    GradientTile(64, 64, 128, 64, 64, 3, 1, speed=5, busy=1, overhead=300),
+    GradientTile(64, 64, 128, 64, 64, 1, 1, speed=4, busy=3, overhead=300),
 )
 
 
@@ -429,9 +429,8 @@ class Cells(Tiled):
             "FIRST_DELTA": deltas.base,
             "BLOCK_TABLE": table_text(self._tap_blocks),
         }
-        each = self.counted.sample < _SHORT_SAMPLE
-        facts |= {"DELTA_CELLS": deltas.cells, "COPIES_EACH": int(each)}
-        items = tile.items + (0 if each else _COPYING_ITEMS)
+        facts |= {"DELTA_CELLS": deltas.cells, "COPYING_WARPS": _COPYING_WARPS}
+        items = tile.items + _COPYING_WARPS * _WARP_ITEMS
         facts |= {"DELTA_LIST": deltas.list, "DELTA_SAMPLE": deltas.sample}
         tiles = tile.count(operation.units, self.depth) * len(self._tap_blocks)
         size = GlobalSize(tiles * items, self.splits, operation.groups, per_sample=False)

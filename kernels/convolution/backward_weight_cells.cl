@@ -11,7 +11,7 @@
  * not 1, an input unit has as many columns, the taps of a row (pack_cells.cl). Splits of the positions go to a partial sum
  * each; gradient/reduce.cl adds them in a fixed order.
  *
- * A warp that multiplies nothing begins the copies: each takes it as long as a small product.
+ * Warps that multiply nothing begin the copies: each takes one of them as long as a small product, so they take turns.
  *
  * Blobs:
  *   CELLS  read  the input, see cell_lists.h
@@ -48,7 +48,7 @@
  *   GROUP_TAPS        taps a warp group
  *   TAP_GROUPS        warp groups that have the same units and other taps
  *   STAGES            steps in local memory
- *   COPIES_EACH       1: work-items copy cells one by one; else one more warp begins copies of lists, to the sample's end
+ *   COPYING_WARPS     so many more begin the copies
  * Global:
  *   width  work-items a tile * tiles
  *   height SPLITS
@@ -57,10 +57,11 @@
 #include "blob.h"
 #define UNIT_GROUPS (TILE_UNITS / 64)
 #define ITEMS (GROUP_ITEMS * UNIT_GROUPS * TAP_GROUPS)
-#define ALL_ITEMS (ITEMS + (COPIES_EACH ? 0 : 32))
+#define ALL_ITEMS (ITEMS + COPYING_WARPS * 32)
+/* The number of a work-item among those that copy, which neighbours of all these warps share. */
+#define COPYING_ITEM (LANE * COPYING_WARPS + WARP - ITEMS / WARP_ITEMS)
 #define SUM_COLUMNS TILE_COLUMNS
 #include "warp_group.h"
-#include "local_copy.h"
 #include "convolution/cell_lists.h"
 
 #define UNIT_TILES ((GROUP_OUTPUT_UNITS + TILE_UNITS - 1) / TILE_UNITS)
@@ -119,35 +120,20 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
 #define COPY_INPUTS(step)                                                                              \
     STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells, first_column / CELL, SOURCE_CELLS, \
         SOURCE_LIST, SOURCE_SAMPLE, POSITION_OF(step) + FIRST_CELL, count
-#define MULTIPLIES (COPIES_EACH || WARP < ITEMS / WARP_ITEMS)
-#if COPIES_EACH
-#define COPY_STEP(step)                          \
-    do {                                         \
-        if ((step) < steps) {                    \
-            copy_each(COPY_DELTAS(step), ITEMS); \
-            copy_each(COPY_INPUTS(step), ITEMS); \
-        }                                        \
-        END_COPIES();                            \
+#define MULTIPLIES (WARP < ITEMS / WARP_ITEMS)
+#define SIGNAL_OF(step) (signals + (step) % STAGES)
+#define COPY_STEP(step)                                                                               \
+    do {                                                                                              \
+        if (!MULTIPLIES && (step) < steps) {                                                          \
+            if (COPYING_ITEM == 0) {                                                                  \
+                expect_cells(SIGNAL_OF(step), STAGE_ELEMENTS);                                        \
+            }                                                                                         \
+            copy_lists(COPY_DELTAS(step), SIGNAL_OF(step), COPYING_ITEM, COPYING_WARPS * WARP_ITEMS); \
+            copy_lists(COPY_INPUTS(step), SIGNAL_OF(step), COPYING_ITEM, COPYING_WARPS * WARP_ITEMS); \
+        }                                                                                             \
     } while (0)
-#define AWAIT_STEP(step)      \
-    AWAIT_COPIES(STAGES - 2); \
-    SHOW_FACTORS();           \
-    barrier(CLK_LOCAL_MEM_FENCE)
-#else
-#define COPY_STEP(step)                                                  \
-    do {                                                                 \
-        if (!MULTIPLIES && (step) < steps) {                             \
-            if (LANE == 0) {                                             \
-                expect_cells(signals + (step) % STAGES, STAGE_ELEMENTS); \
-            }                                                            \
-            copy_lists(COPY_DELTAS(step), signals + (step) % STAGES);    \
-            copy_lists(COPY_INPUTS(step), signals + (step) % STAGES);    \
-        }                                                                \
-    } while (0)
-#define AWAIT_STEP(step) await_signal(signals + (step) % STAGES, (step) / STAGES)
-#endif
 /* Where signals are more than barriers, the copies go their own way. */
-#if defined(BARRIER_OF_FIRST) && !COPIES_EACH
+#ifdef BARRIER_OF_FIRST
 #define APART 1
 #define BARRIER() BARRIER_OF_FIRST(ITEMS)
 #else
@@ -193,7 +179,7 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
     }
 #endif
     for (int step = 0; step < steps; step++) {
-        AWAIT_STEP(step);
+        await_signal(SIGNAL_OF(step), step / STAGES);
         const int left_over = end - POSITION_OF(step);
         if (left_over < TILE_DEPTH) {
             /* What was copied for positions after the last sample is another sample's. */

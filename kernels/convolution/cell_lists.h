@@ -7,19 +7,20 @@
  */
 
 /*
- * Has a warp begin to copy lists, `first_list` and those after it of `lists`, `length` cells of each from cell `first` of
- * all samples on. Lists after the last one repeat it, as do samples.
+ * Has `items` work-items, of which each calls it with its own number, begin to copy lists, `first_list` and those after it
+ * of `lists`, `length` cells of each from cell `first` of all samples on. Lists after the last one repeat it, as do samples.
  */
 INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __global const cell_t *cells,
                        const int first_list, const int lists, const size_t list, const size_t sample,
-                       const int first, const int count, __local signal_t *signal)
+                       const int first, const int count, __local signal_t *signal, const int item,
+                       const int items)
 {
     int n = first / SAMPLE_POSITIONS;
     int at = first % SAMPLE_POSITIONS;
     for (int done = 0; done < length;) {
         const int part = min(length - done, SAMPLE_POSITIONS - at);
         __global const cell_t *from = cells + min(n, count - 1) * sample + at;
-        for (int i = LANE; i < rows; i += WARP_ITEMS) {
+        for (int i = item; i < rows; i += items) {
             copy_cells(to + i * length + done, from + min(first_list + i, lists - 1) * list, part, signal);
         }
         done += part;
@@ -27,24 +28,6 @@ INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __g
         n++;
     }
 }
-
-#ifdef COPIES_EACH
-/* Has `items` work-items begin to copy the same, a cell each at a time (local_copy.h). */
-INLINE void copy_each(__local cell_t *to, const int rows, const int length, __global const cell_t *cells,
-                      const int first_list, const int lists, const size_t list, const size_t sample,
-                      const int first, const int count, const int items)
-{
-    for (int i = get_local_id(0); i < rows * length; i += items) {
-        const int position = first + i % length;
-        const int n = position / SAMPLE_POSITIONS;
-        copy_quad((__local real_t *)(to + i),
-                  (__global const real_t *)(cells + min(n, count - 1) * sample
-                                            + min(first_list + i / length, lists - 1) * list + position
-                                            - n * SAMPLE_POSITIONS),
-                  true);
-    }
-}
-#endif
 
 /* The lists of a blob, or of what was packed. */
 #define LISTS_OF(blob, list) ((__global const cell_t *)(blob) + (size_t)(blob##_unit_offset) * (list))

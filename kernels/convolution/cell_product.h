@@ -33,25 +33,29 @@ typedef real_t sums_t[SUM_REGISTERS];
 __constant int tap_table[][3] = TAP_TABLE;
 #define TAPS (PHASE_TAPS > 0 ? PHASE_TAPS : 1)
 
-/* Has a warp begin to copy a run, of all that the work-group takes. */
+/* Warps that begin the copies, and the number of a work-item among theirs, which neighbours of all of them share. */
+#define COPYING_WARPS 4
+#define COPYING_ITEM (LANE * COPYING_WARPS + WARP)
+
+/* Has these warps begin to copy a run, of all that the work-group takes. */
 INLINE void copy_run(__local cell_t *to, const int run, __global const cell_t *cells, const int count,
                      __local signal_t *signal)
 {
-    if (LANE == 0) {
+    if (COPYING_ITEM == 0) {
         expect_cells(signal, RUN_ELEMENTS);
     }
     copy_lists(to, DEPTH_CELLS, RUN_POSITIONS,
                cells + (size_t)(run % RUNS * GROUPS + GROUP) * SOURCE_CELLS * SOURCE_LIST,
                (FIRST_STEP + run / RUNS) * DEPTH_CELLS, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE,
-               FIRST_POSITION + FIRST_CELL, count, signal);
+               FIRST_POSITION + FIRST_CELL, count, signal, COPYING_ITEM, COPYING_WARPS * WARP_ITEMS);
 }
 
-/* Has a warp begin to copy the weights of a step: a tap of a block of the depth. */
+/* Has one of them begin to copy the weights of a step: a tap of a block of the depth. */
 INLINE void copy_weights(__local cell_t *to, const int step, __global const cell_t *weights,
                          __local signal_t *signal)
 {
     const int place = (FIRST_STEP + step / TAPS) * FILTER_TAPS + tap_table[step % TAPS][2];
-    if (LANE == 0) {
+    if (COPYING_ITEM == 0) {
         expect_cells(signal, STAGE_ELEMENTS);
         copy_cells(to, weights + (size_t)place * STAGE_ELEMENTS, STAGE_ELEMENTS, signal);
     }
@@ -70,7 +74,7 @@ INLINE void accumulate_tiles(sums_t sums, __global const cell_t *cells, __global
     const int blocks = PHASE_TAPS > 0 ? END_STEP - FIRST_STEP : 0;
     const int runs = blocks * RUNS;
     const int steps = blocks * TAPS;
-    const bool copies = WARP == 0;
+    const bool copies = WARP < COPYING_WARPS;
     UNROLL
     for (int i = 0; i < SUM_REGISTERS; i++) {
         sums[i] = 0;

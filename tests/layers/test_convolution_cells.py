@@ -148,20 +148,6 @@ def test_error(device: Device, small_tiles: None, precision: str) -> None:
     check_rounding(device, tuning(precision), ROUNDING[precision], absolute=2.0)
 
 
-@pytest.mark.parametrize("case", ["odd", "few input units", "groups and dilation"])
-def test_gradients_of_large_samples_copy_lists(
-    device: Device, small_tiles: None, case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A warp begins their copies; of small samples each work-item copies cells."""
-    copies = set[bool]()
-    for most in (0, cells._SHORT_SAMPLE):
-        monkeypatch.setattr(cells, "_SHORT_SAMPLE", most)
-        report = exact(device, *{**WHOLE, **CASES}[case], ["tight"], tuning=tuning())
-        calls = [call for run in report.runs.values() for call in run.calls["backward parameters"]]
-        copies |= {bool(call.macros["COPIES_EACH"]) for call in calls if "COPIES_EACH" in call.macros}
-    assert copies == {False, True}
-
-
 @pytest.mark.parametrize("lies", [False, True], ids=["packed", "lies"])
 @pytest.mark.parametrize(
     "case",
