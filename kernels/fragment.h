@@ -179,9 +179,9 @@ INLINE void add_products(__local float *sums, __global const uchar *left, __glob
 #endif
 
 #define BEGIN_FRAGMENTS
-#define CLEAR_SUMS(sums)                                                 \
-    for (int i = 0; i < FRAGMENT_ROWS * FRAGMENT * SUMS_PITCH; i += 1) { \
-        (sums)[i] = 0;                                                   \
+#define CLEAR_SUMS(sums)                                              \
+    for (int i = 0; i < FRAGMENT_ROWS * FRAGMENT * SUMS_PITCH; i++) { \
+        (sums)[i] = 0;                                                \
     }
 #define ADD_PRODUCTS(sums, columns, left, right, places, count)                            \
     for (int i = 0; i < FRAGMENT_ROWS; i++) {                                              \

@@ -170,19 +170,19 @@ class _Gradient(Fragments):
     cell = 1
 
     @cached_property
-    def tiles(self) -> int:
+    def tile_count(self) -> int:
         """Tiles of positions of a sample."""
         return -(-self._positions(self.phases[0]) // _TILE)
 
     @cached_property
     def tile_pairs(self) -> int:
         """Pairs of positions of a tile."""
-        return -(-self._positions(self.phases[0]) // (2 * self.tiles))
+        return -(-self._positions(self.phases[0]) // (2 * self.tile_count))
 
     @property
     def _summed(self) -> int:
         """Positions of all tiles of a sample, which a product sums over."""
-        return self.tiles * self.tile_pairs * 2
+        return self.tile_count * self.tile_pairs * 2
 
     @property
     def _row_units(self) -> int:
@@ -238,7 +238,12 @@ class _Gradient(Fragments):
         arrays = {"CELLS": cells, "DELTAS": operation.memory("delta packed", per_sample=elements), "GRADIENT": gradient}
         arrays["PARTIALS"] = gradient if in_place else operation.memory("weight partials", sums)
         facts: dict[str, Any] = {"COLUMNS": columns, "GROUP_BLOCKS": 2 * unit_blocks, "SPLITS": splits}
-        facts |= {"TILES": self.tiles, "TILE_PAIRS": self.tile_pairs, "UNIT_TILES": self.unit_tiles, "UNITS": units}
+        facts |= {
+            "TILES": self.tile_count,
+            "TILE_PAIRS": self.tile_pairs,
+            "UNIT_TILES": self.unit_tiles,
+            "UNITS": units,
+        }
         facts |= {"GROUP_CELLS": self._cells, "PLANE": self.plane}
         facts |= {"ROW_POSITIONS": self.row_positions, "LANES": _FRAGMENT, **_table(self.tables[0])}
         launches = [

@@ -41,6 +41,8 @@
 
 #define COLUMN_BLOCKS (COLUMNS / (UNIT_TILES * FRAGMENT))
 #define UNIT_BLOCKS (GROUP_BLOCKS / 2)
+/* Tiles of positions that are multiplied together. */
+#define PLACES (TILES < 64 ? TILES : 64)
 __constant int tap_table[][2] = TAP_TABLE;
 
 __kernel void convolution_backward_weight_fragments(READ_ARRAY(real_t, cells), READ_ARRAY(real_t, deltas),
@@ -56,8 +58,8 @@ __kernel void convolution_backward_weight_fragments(READ_ARRAY(real_t, cells), R
     const int begin = (int)((long)count * split / SPLITS);
     const int end = (int)((long)count * (split + 1) / SPLITS);
 
-    int2 places[TILES];
-    for (int i = 0; i < TILES; i++) {
+    int2 places[PLACES];
+    for (int i = 0; i < PLACES; i++) {
         places[i] = (int2)(i * TILE_PAIRS, i * TILE_PAIRS * FRAGMENT);
     }
     BEGIN_FRAGMENTS
@@ -69,7 +71,10 @@ __kernel void convolution_backward_weight_fragments(READ_ARRAY(real_t, cells), R
         __global const real_t *right =
             ARRAY(deltas)
             + ((size_t)(n * GROUPS + group) * GROUP_BLOCKS + unit_block * 2) * TILES * TILE_PAIRS * FRAGMENT;
-        ADD_PRODUCTS(staged, 2, left, right, places, TILES)
+        for (int tile = 0; tile < TILES; tile += PLACES) {
+            ADD_PRODUCTS(staged, 2, left + tile * 2 * TILE_PAIRS, right + tile * TILE_PAIRS * FRAGMENT,
+                         places, min(TILES - tile, PLACES))
+        }
     }
     STORE_SUMS(staged)
     END_FRAGMENTS

@@ -9,7 +9,7 @@ import argparse
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -34,9 +34,10 @@ from blobnet.examination import layer_cases
 from blobnet.examination.layer_cases import Case, Work
 from blobnet.execution.executor import Launch, plan_for
 from blobnet.launch.kernel_call import KernelCall
+from blobnet.layers import Conv2D, Input
 from blobnet.layers.base import Layer
 from blobnet.memory.blob import Shape
-from blobnet.network.graph import Graph
+from blobnet.network.graph import Graph, from_nodes
 from blobnet.planning import Plan
 from blobnet.support.tables import floor_percent, row_text
 
@@ -50,6 +51,10 @@ floor: bytes once at the measured bandwidth, or flops at the measured peak; n: l
 none: data stayed in a cache, or minimal filtering needs fewer flops (then sums of floors take ms instead)"""
 #: Macros that say how a kernel divides its work, by the beginning of their names.
 _TILE_MACROS = ("BLOCK_", "TILE_", "LANES", "SPLITS", "STRIP", "CHANNELS", "POSITIONS", "UNROLL")
+
+
+#: Units of pictures are fewer: their blobs come from the host, and have no cells.
+_FEW = 8
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -110,7 +115,8 @@ class CaseBench:
 
     def __init__(self, device: Device, case: Case, batch_size: int) -> None:
         self.device, self.case, self.batch_size = device, case, batch_size
-        self.plan = plan_for(device, case_graph(case), batch_size, **CASE_SETTINGS)
+        graph = _between(case) if device.tuning.cells and case.input.rank == 2 else case_graph(case)
+        self.plan = plan_for(device, graph, batch_size, **CASE_SETTINGS)
         self.calls = _calls(self.plan, case)
         self.sets = count_sets(device, case, self.plan)
         launches = [call for calls in self.calls.values() for call in calls]
@@ -143,6 +149,14 @@ class CaseBench:
     def work_items(self, direction: str) -> int:
         """Work-items of all launches."""
         return sum(math.prod(item.global_size) for item in self._bound[direction][0])
+
+
+def _between(case: Case) -> Graph:
+    """The layer between two convolutions, so that its blobs have cells where they would within a network."""
+    node = first = Input(*case.input.dimensions)()
+    if case.input.units >= _FEW:
+        first = Conv2D(case.input.units, 1, name="before")(node)
+    return from_nodes(node, Conv2D(case.output.units, 1, name="after")(replace(case.layer, name=CASE_LAYER)(first)))
 
 
 def measure(

@@ -105,6 +105,12 @@ class CaseTwin:
     def __init__(self, case: Case, batch_size: int, sets: int, where: str) -> None:
         torch = load()
         self.torch, self.case, self.where = torch, case, where
+        #: As networks have them under autocast: numbers of the narrow type, with channels last where that is meant.
+        self._form: dict[str, Any] = {}
+        if torch.is_autocast_enabled(where):
+            self._form = {"dtype": torch.get_autocast_dtype(where)}
+            if case.is_product and case.input.rank == 2:
+                self._form["memory_format"] = torch.channels_last
         module = _layer_module(torch, case.layer, case.input)
         self._sets: list[dict[str, Callable[[], object]]] = []
         for _ in range(sets):
@@ -113,11 +119,11 @@ class CaseTwin:
 
     def _array(self, batch_size: int, shape: Shape) -> Any:
         values = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
-        return self.torch.tensor(values, device=self.where)
+        return self.torch.tensor(values, device=self.where).to(**self._form)
 
     def _product(self, module: Any, x: Any, batch_size: int) -> dict[str, Callable[[], object]]:
         """A convolution or dense layer: PyTorch's own functions for each of the three phases."""
-        torch, layer = self.torch, module.to(self.where).requires_grad_(False)
+        torch, layer = self.torch, module.to(self.where).to(**self._form).requires_grad_(False)
         weight, bias = layer.weight, layer.bias
         delta = self._array(batch_size, self.case.output)
         if self.case.layer.kind == "Dense":

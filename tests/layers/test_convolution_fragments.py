@@ -5,6 +5,7 @@ Small integers are exact in bfloat16, and so are their sums in fp32: the layer c
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -37,14 +38,15 @@ MORE_CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "whole tiles": (Conv2D(64, 3, padding="same"), Shape(64, 16, 16)),
     "blocks of units and steps": (Conv2D(70, 3, padding=1), Shape(67, 6, 5)),
     "rows longer than a tile": (Conv2D(5, (1, 3), padding="same"), Shape(3, 2, 70)),
+    "more tiles than are multiplied together": (Conv2D(5, 3, padding=1), Shape(3, 47, 53)),
     "one unit and position": (Conv2D(1, 1), Shape(1, 1, 1)),
     "depthwise": (Conv2D(6, 3, groups=6, stride=2, padding=1), Shape(6, 9, 7)),
     "a residual's places": (Conv2D(20, 1, bias="position"), Shape(33, 7, 7)),
 }
 
 
-def tuning(storage: Any = FLOAT32) -> Tuning:
-    return tuning_for("cpu", compute_units=2, precision="bf16", storage=storage, only={"fragments"})
+def tuning(storage: Any = FLOAT32, **facts: Any) -> Tuning:
+    return tuning_for("cpu", compute_units=2, precision="bf16", storage=storage, only={"fragments"}, **facts)
 
 
 @pytest.mark.parametrize("case", MORE_CASES)
@@ -58,6 +60,17 @@ def test_exact_products(device: Device, case: str) -> None:
 def test_any_number_of_samples(device: Device, count: int) -> None:
     """Splits of the gradient are of whole samples, more of them than a short last batch has."""
     exact(device, Conv2D(9, 3, padding=1), Shape(5, 4, 6), ["tight"], count=count, tuning=tuning())
+
+
+def test_parts_of_a_gradient_stay_in_a_cache(device: Device) -> None:
+    """They are of few samples where a sample's numbers are many, but need no more memory than what is packed."""
+    layer, shape, count = Conv2D(9, 3, padding=1), Shape(5, 14, 16), 33
+    parts = list[int]()
+    for cache in (1 << 20, 1 << 12):
+        report = exact(device, layer, shape, ["tight"], count=count, tuning=tuning(caches=(1 << 12, cache)))
+        calls = [call for run in report.runs.values() for call in run.calls["backward parameters"]]
+        parts.append(max(int(call.macros["SPLITS"]) for call in calls if "SPLITS" in call.macros))
+    assert parts[0] < parts[1] <= count
 
 
 @pytest.mark.parametrize("storage", [FLOAT32, BFLOAT16], ids=lambda kind: kind.name)
@@ -114,7 +127,7 @@ def test_all_that_is_read_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "vendor, features, unit",
+    ("vendor", "features", "unit"),
     [
         ("GenuineIntel", "fpu avx512f avx512_bf16 amx_tile", ""),
         ("AuthenticAMD", "fpu avx512f avx512_bf16", "avx512_bf16"),
@@ -127,7 +140,7 @@ def test_processors_without_such_a_unit_have_none(
     lines = {"vendor_id": f"vendor_id : {vendor}", "flags": f"flags : {features}"}
     monkeypatch.setattr(discovery, "_processor_line", lambda *starts: lines[starts[0]])
     monkeypatch.setattr(discovery, "machine", lambda: "x86_64")
-    monkeypatch.setattr(discovery.sys, "platform", "linux")
+    monkeypatch.setattr(sys, "platform", "linux")
     for known in (discovery.matrix_unit, discovery._processor_features):
         known.cache_clear()
     try:

@@ -196,6 +196,7 @@ def test_what_is_known_of_a_gpu() -> None:
         bandwidth=4.8e12,
         half=True,  # which its driver does not say
         tensor_types=("tf32", "bf16", "fp16"),
+        matrix_unit=None,
         capability=(9, 0),
     )
     assert model.cores == 132
