@@ -10,11 +10,16 @@
  *     STORE_SUMS(sums)              now they are in `sums`
  *     END_FRAGMENTS
  *
- * ADD_PRODUCTS adds FRAGMENT_ROWS by `columns` fragments, 1 or 2 each: the sum over k < count of left k times right k,
- * which lie places[k].x words of 4 bytes from `left` and places[k].y from `right`. A left factor has 16 rows for each fragment, each
- * with 2 * PAIRS numbers side by side, LEFT_BYTES from row to row. A right one has PAIRS rows, RIGHT_BYTES from row to
- * row, of 16 columns side by side, each with both numbers of a pair; that of the second fragment is RIGHT_NEXT bytes
- * further. These are macros: PAIRS is 1 to 16. Both units take subnormal numbers for 0, and give none.
+ * ADD_PRODUCTS adds left k times right k, for all k < count, to the sums. There is at least one k. Left k lies places[k].x
+ * words of 4 bytes behind `left`, right k places[k].y behind `right`. Who includes this defines:
+ *
+ *   FRAGMENT_ROWS  1 or 2: fragments of rows; `columns` of ADD_PRODUCTS, 1 or 2, are those of columns
+ *   PAIRS          1 to 16: a left factor has 16 rows for each fragment, of 2 * PAIRS numbers side by side
+ *   LEFT_BYTES     from row to row
+ *   RIGHT_BYTES    a right factor has PAIRS rows of 16 columns, each both numbers of a pair; so far from row to row
+ *   RIGHT_NEXT     bytes to the columns of the second fragment
+ *
+ * Both units take subnormal numbers for 0, and give none.
  */
 #define FRAGMENT 16
 #define SUMS_PITCH (2 * FRAGMENT)

@@ -53,17 +53,24 @@ class MatrixUnit:
     Attributes:
         macro: what a kernel knows it by.
         speed: its multiply-adds in the time of one of fp32.
-        moves: what it costs to pack and store numbers, in multiply-adds of fp32, over what it costs with AMX. Both are
-            fitted to measured times (docs/performance.md).
+        moves: its cost of packing and storing a number, relative to AMX's.
+        alone: how much longer a gradient's product takes with one fragment of input units, for which what is loaded of
+            the delta serves once.
+
+    Numbers are fitted to measured times (docs/performance.md).
     """
 
     macro: str
     speed: float
     moves: float
+    alone: float
 
 
 #: By their names among Linux' features of a processor.
-MATRIX_UNITS = {"amx_bf16": MatrixUnit("TAKES_TILES", 8, 1), "avx512_bf16": MatrixUnit("TAKES_PAIRS", 1.7, 0.5)}
+MATRIX_UNITS = {
+    "amx_bf16": MatrixUnit("TAKES_TILES", speed=8, moves=1, alone=3),
+    "avx512_bf16": MatrixUnit("TAKES_PAIRS", speed=1.7, moves=0.5, alone=1),
+}
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,11 @@ _STAGES, _MIN_STAGES = 4, 3
 #: The cost of packing few cells, which wait for memory; and of a launch with much local memory, before and after which
 #: compute units divide theirs anew: with 35 of these mobilenet_v2 takes 0.58 ms for an image, without 0.40 (H200).
 _PACKING_COST, _DIVIDING_COST = 4 * LAUNCH_COST, 2 * LAUNCH_COST
-#: Rows of a warp group's product, and its work-items; warps of a gradient that begin copies, and multiply
-#: nothing: a copy of a list ends with the sample, and takes a warp 30 to 50 ns, however short (H200).
-_GROUP_ROWS, _GROUP_ITEMS, _WARP_ITEMS, _COPYING_WARPS = 64, 128, 32, 4
+#: Rows of a warp group's product, its work-items, and those of a warp.
+_GROUP_ROWS, _GROUP_ITEMS, _WARP_ITEMS = 64, 128, 32
+#: Warps that begin copies, in a gradient besides those that multiply. A copy of a list ends with the sample, and keeps
+#: its warp busy for 30 to 50 ns, however short (H200).
+_COPYING_WARPS = 4
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class GradientTile(CellTile):
         return self.units // _GROUP_ROWS * self.tap_groups * _GROUP_ITEMS
 
     def __str__(self) -> str:
-        return f"{self.units}x{self.columns}x{self.all_taps}"
+        return f"{self.units}x{self.columns}x{self.depth}/{self.all_taps}"
 
     @property
     def macros(self) -> dict[str, Macro]:
@@ -383,6 +385,7 @@ class Cells(Tiled):
             "FOLDED": self.folded,
             "STAGES": self.stages,
             "RUN_STAGES": self.run_stages or self.stages,
+            "COPYING_WARPS": _COPYING_WARPS,
             "CELLS": self._blob(0),
             "SOURCE_CELLS": source.cells,
             "SOURCE_LIST": source.list,
@@ -429,9 +432,8 @@ class Cells(Tiled):
             "FIRST_DELTA": deltas.base,
             "BLOCK_TABLE": table_text(self._tap_blocks),
         }
-        facts |= {"DELTA_CELLS": deltas.cells, "COPYING_WARPS": _COPYING_WARPS}
+        facts |= {"DELTA_CELLS": deltas.cells, "DELTA_LIST": deltas.list, "DELTA_SAMPLE": deltas.sample}
         items = tile.items + _COPYING_WARPS * _WARP_ITEMS
-        facts |= {"DELTA_LIST": deltas.list, "DELTA_SAMPLE": deltas.sample}
         tiles = tile.count(operation.units, self.depth) * len(self._tap_blocks)
         size = GlobalSize(tiles * items, self.splits, operation.groups, per_sample=False)
         return [*self._packed(), *operation.summed("weight", self.splits, self.kernel, size, items, **facts)]

@@ -19,10 +19,8 @@ from blobnet.memory.blob import BFLOAT16
 #: Rows and columns of a fragment's sums; positions of a tile, or numbers that a factor has of each row or column.
 _FRAGMENT, _TILE = 16, 32
 #: What it costs to pack a number of the source, of weights and of a gradient's delta, and to store a result and a
-#: gradient, in multiply-adds of fp32. Fitted to times on a Xeon (docs/performance.md).
+#: gradient, in multiply-adds of fp32, with AMX. Fitted to times on a Xeon (docs/performance.md).
 PACK_COST, WEIGHT_COST, DELTA_COST, STORE_COST, GRADIENT_COST = 55, 200, 50, 45, 333
-#: How much longer a gradient's product takes with one fragment of input units, which has fewer for each load.
-_ONE_TILE_COST = 3
 #: Work-items that a compute unit should have, so that none waits long for the last.
 WORK_ITEMS = 8
 #: Bytes of a cache's line.
@@ -203,7 +201,7 @@ class _Gradient(Fragments):
         operation = self.operation
         units = rounded_up(operation.units, 2 * _FRAGMENT)
         products = self._summed * operation.taps * self._block_units * units * operation.groups
-        products *= _ONE_TILE_COST if self.unit_tiles == 1 else 1
+        products *= self._unit.alone if self.unit_tiles == 1 else 1
         moves = PACK_COST * self._packed + DELTA_COST * operation.groups * units * self._summed
         moves = moves * operation.batch_size + GRADIENT_COST * operation.weights
         return self._together(products * operation.batch_size, moves)

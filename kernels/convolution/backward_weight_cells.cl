@@ -11,7 +11,8 @@
  * not 1, an input unit has as many columns, the taps of a row (pack_cells.cl). Splits of the positions go to a partial sum
  * each; gradient/reduce.cl adds them in a fixed order.
  *
- * Warps that multiply nothing begin the copies: each takes one of them as long as a small product, so they take turns.
+ * Warps that multiply nothing begin the copies. A copy keeps its warp busy as long as a small product does, so there are
+ * several.
  *
  * Blobs:
  *   CELLS  read  the input, see cell_lists.h
@@ -48,7 +49,7 @@
  *   GROUP_TAPS        taps a warp group
  *   TAP_GROUPS        warp groups that have the same units and other taps
  *   STAGES            steps in local memory
- *   COPYING_WARPS     so many more begin the copies
+ *   COPYING_WARPS     warps that begin copies, besides those that multiply
  * Global:
  *   width  work-items a tile * tiles
  *   height SPLITS
@@ -57,9 +58,8 @@
 #include "blob.h"
 #define UNIT_GROUPS (TILE_UNITS / 64)
 #define ITEMS (GROUP_ITEMS * UNIT_GROUPS * TAP_GROUPS)
-#define ALL_ITEMS (ITEMS + COPYING_WARPS * 32)
-/* The number of a work-item among those that copy, which neighbours of all these warps share. */
-#define COPYING_ITEM (LANE * COPYING_WARPS + WARP - ITEMS / WARP_ITEMS)
+#define ALL_ITEMS (ITEMS + COPYING_WARPS * WARP_ITEMS)
+#define FIRST_COPYING_WARP (ITEMS / WARP_ITEMS)
 #define SUM_COLUMNS TILE_COLUMNS
 #include "warp_group.h"
 #include "convolution/cell_lists.h"
@@ -120,17 +120,17 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
 #define COPY_INPUTS(step)                                                                              \
     STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells, first_column / CELL, SOURCE_CELLS, \
         SOURCE_LIST, SOURCE_SAMPLE, POSITION_OF(step) + FIRST_CELL, count
-#define MULTIPLIES (WARP < ITEMS / WARP_ITEMS)
+#define MULTIPLIES (WARP < FIRST_COPYING_WARP)
 #define SIGNAL_OF(step) (signals + (step) % STAGES)
-#define COPY_STEP(step)                                                                               \
-    do {                                                                                              \
-        if (!MULTIPLIES && (step) < steps) {                                                          \
-            if (COPYING_ITEM == 0) {                                                                  \
-                expect_cells(SIGNAL_OF(step), STAGE_ELEMENTS);                                        \
-            }                                                                                         \
-            copy_lists(COPY_DELTAS(step), SIGNAL_OF(step), COPYING_ITEM, COPYING_WARPS * WARP_ITEMS); \
-            copy_lists(COPY_INPUTS(step), SIGNAL_OF(step), COPYING_ITEM, COPYING_WARPS * WARP_ITEMS); \
-        }                                                                                             \
+#define COPY_STEP(step)                                        \
+    do {                                                       \
+        if (!MULTIPLIES && (step) < steps) {                   \
+            if (COPYING_ITEM == 0) {                           \
+                expect_cells(SIGNAL_OF(step), STAGE_ELEMENTS); \
+            }                                                  \
+            copy_lists(COPY_DELTAS(step), SIGNAL_OF(step));    \
+            copy_lists(COPY_INPUTS(step), SIGNAL_OF(step));    \
+        }                                                      \
     } while (0)
 /* Where signals are more than barriers, the copies go their own way. */
 #ifdef BARRIER_OF_FIRST

@@ -15,6 +15,7 @@
 #define SUM_COLUMNS TILE_UNITS
 #include "convolution/group_tile.h"
 #include "warp_group.h"
+#define FIRST_COPYING_WARP 0
 #include "convolution/cell_lists.h"
 
 #define WARP_GROUP (WARP / GROUP_WARPS)
@@ -33,11 +34,7 @@ typedef real_t sums_t[SUM_REGISTERS];
 __constant int tap_table[][3] = TAP_TABLE;
 #define TAPS (PHASE_TAPS > 0 ? PHASE_TAPS : 1)
 
-/* Warps that begin the copies, and the number of a work-item among theirs, which neighbours of all of them share. */
-#define COPYING_WARPS 4
-#define COPYING_ITEM (LANE * COPYING_WARPS + WARP)
-
-/* Has these warps begin to copy a run, of all that the work-group takes. */
+/* Has the copying warps begin to copy a run, of all that the work-group takes. */
 INLINE void copy_run(__local cell_t *to, const int run, __global const cell_t *cells, const int count,
                      __local signal_t *signal)
 {
@@ -47,7 +44,7 @@ INLINE void copy_run(__local cell_t *to, const int run, __global const cell_t *c
     copy_lists(to, DEPTH_CELLS, RUN_POSITIONS,
                cells + (size_t)(run % RUNS * GROUPS + GROUP) * SOURCE_CELLS * SOURCE_LIST,
                (FIRST_STEP + run / RUNS) * DEPTH_CELLS, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE,
-               FIRST_POSITION + FIRST_CELL, count, signal, COPYING_ITEM, COPYING_WARPS * WARP_ITEMS);
+               FIRST_POSITION + FIRST_CELL, count, signal);
 }
 
 /* Has one of them begin to copy the weights of a step: a tap of a block of the depth. */

@@ -32,6 +32,7 @@
  *   TILE_COLUMNS      positions a work-group
  *   STAGES            taps whose weights lie in local memory
  *   RUN_STAGES        runs that do
+ *   COPYING_WARPS     warps that begin copies
  * Global:
  *   width   work-items a tile of positions * blocks of output units
  *   height  groups

@@ -1,7 +1,8 @@
 /*
  * A blob for products of fragments (fragment.h), rounded to bfloat16: units, or pairs of them, position by position, the
- * next unit's number behind that of the first. Rows of a plane, ROW_POSITIONS each, have all positions that taps read,
- * those of the padding too, which are 0; so are units after the last one of a group.
+ * next unit's number behind that of the first. Rows of a plane, ROW_POSITIONS each, begin at the first position that a tap
+ * reads. Positions of the padding are 0, and those right of a row are the left ones of the next row; so are units after
+ * the last one of a group.
  *
  * A blob that is read with a stride is packed as its phases, a plane each: cell (y, x) of phase (i, j) is cell
  * (FIRST_Y + y * STRIDE_Y + i, FIRST_X + x * STRIDE_X + j) of the blob.

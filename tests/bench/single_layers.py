@@ -53,7 +53,7 @@ none: data stayed in a cache, or minimal filtering needs fewer flops (then sums 
 _TILE_MACROS = ("BLOCK_", "TILE_", "LANES", "SPLITS", "STRIP", "CHANNELS", "POSITIONS", "UNROLL")
 
 
-#: Units of pictures are fewer: their blobs come from the host, and have no cells.
+#: A blob of fewer units is the network's input, and has no cells.
 _FEW = 8
 
 
@@ -101,7 +101,7 @@ class Result:
 
 
 class CaseBench:
-    """A layer after an input, planned for training, with several sets of buffers on a device.
+    """A layer after an input, or between others, planned for training, with several sets of buffers on a device.
 
     Args:
         device: where to run.
@@ -115,7 +115,8 @@ class CaseBench:
 
     def __init__(self, device: Device, case: Case, batch_size: int) -> None:
         self.device, self.case, self.batch_size = device, case, batch_size
-        graph = _between(case) if device.tuning.cells and case.input.rank == 2 else case_graph(case)
+        in_cells = device.tuning.cells and case.layer.kind == "Conv2D"
+        graph = _between(case) if in_cells else case_graph(case)
         self.plan = plan_for(device, graph, batch_size, **CASE_SETTINGS)
         self.calls = _calls(self.plan, case)
         self.sets = count_sets(device, case, self.plan)

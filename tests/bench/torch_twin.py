@@ -45,7 +45,7 @@ def load() -> Any:
 
 
 def set_precision(precision: str) -> None:
-    """Lets PyTorch round to TF32, or not, or to bfloat16 (autocast), as blobnet does; cuDNN may round by default.
+    """Lets PyTorch round to TF32, or not, or to 16 bits (autocast), as blobnet does; cuDNN may round by default.
 
     Raises:
         OptionError: PyTorch is not installed.
@@ -54,8 +54,8 @@ def set_precision(precision: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.set_autocast_cache_enabled(False)  # It would keep weights of steps before: nothing leaves this autocast.
     for where in ("cpu", "cuda"):
-        torch.set_autocast_dtype(where, torch.bfloat16)
-        torch.set_autocast_enabled(where, precision == "bf16")
+        torch.set_autocast_dtype(where, torch.float16 if precision == "fp16" else torch.bfloat16)
+        torch.set_autocast_enabled(where, precision in ("bf16", "fp16"))
 
 
 def device_for(info: DeviceInfo) -> str:
@@ -109,7 +109,7 @@ class CaseTwin:
         self._form: dict[str, Any] = {}
         if torch.is_autocast_enabled(where):
             self._form = {"dtype": torch.get_autocast_dtype(where)}
-            if case.is_product and case.input.rank == 2:
+            if case.layer.kind == "Conv2D":
                 self._form["memory_format"] = torch.channels_last
         module = _layer_module(torch, case.layer, case.input)
         self._sets: list[dict[str, Callable[[], object]]] = []

@@ -29,7 +29,7 @@ from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall
 from blobnet.layers import Conv2D, Dense, initializers
 from blobnet.layers.base import Layer, ParameterSpec
 from blobnet.losses import CrossEntropy
-from blobnet.memory.blob import BFLOAT16, FLOAT32, Shape, StorageType
+from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, FLOAT32, Shape, StorageType
 from blobnet.network.graph import sequential
 from blobnet.planning import make_plan
 from blobnet.support.tables import ABOVE_FLOOR, floor_percent
@@ -180,6 +180,21 @@ def test_a_roofline_is_timed_as_layers_are(device: Device, is_host: bool, monkey
     seconds = roofline._seconds(device, call, {"result": device.memory.allocate(4)}, 1)
     assert (seconds == 5.0) != is_host
     assert seconds > 0
+
+
+@pytest.mark.parametrize("text", ["64x56x56:64k3p1", "3x224x224:64k7s2p3", "512x7x7:512k3p1"])
+def test_a_convolution_is_timed_with_blobs_as_in_a_network(text: str) -> None:
+    """Where blobs may have cells, it is between two others, or after the input of pictures."""
+    case = parse(text)
+    tuning = tuning_for("gpu", precision="bf16", storage=BFLOAT16, compute_units=132, capability=(9, 0))
+    graph = single_layers._between(case)
+    plan = make_plan(graph, 64, tuning=replace(tuning, cells=BFLOAT16_CELLS), **timing.CASE_SETTINGS)
+    calls = single_layers._calls(plan, case)
+    assert list(calls) == list(case.directions)
+    for direction, own in calls.items():
+        kernels = {call.kernel for call in own}
+        assert any(kernel.endswith("_cells") for kernel in kernels), (direction, kernels)
+        assert ("convolution/pack_cells" in kernels) == (case.input.units < 8 and direction != "backward data")
 
 
 def test_a_measurement_times_the_plans_launches(device: Device) -> None:

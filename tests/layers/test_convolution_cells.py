@@ -15,8 +15,8 @@ import pytest
 from blobnet.device import splice
 from blobnet.device.device import Device
 from blobnet.examination.checks import plan_alone
-from blobnet.implementations import cells
-from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
+from blobnet.implementations import candidates, cells
+from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, DIRECTIONS, FORWARD
 from blobnet.implementations.cells import FEW_TILES, TILES, WEIGHT_TILES, CellTile
 from blobnet.launch.kernel_call import PRECISIONS, Tuning
 from blobnet.launch.kernel_source import load
@@ -136,11 +136,31 @@ def test_every_tile(device: Device, tile: CellTile, monkeypatch: pytest.MonkeyPa
     (name,) = (name for name in ("TILES", "WEIGHT_TILES", "FEW_TILES") if tile in getattr(cells, name))
     monkeypatch.setattr(cells, name, (tile,))
     # More than one tile of everything, and none of them whole; more steps than stages.
-    filters: tuple[int, int] = (1, 3) if tile in TILES or tile.all_taps > 1 else (1, 1)
+    filters, stride, count = {1: (1, 1), 3: (1, 3), 4: (3, 3), 9: (3, 3)}[tile.all_taps], 1 + (tile.all_taps == 4), 3
     shape = Shape(2 * tile.units + 5, 2, tile.columns // 2)
-    if tile in FEW_TILES:
-        filters, shape = (5, 9), Shape(8, 15, 40)
-    exact(device, Conv2D(tile.units + 3, filters), shape, ["tight"], tuning=tuning())
+    if tile in TILES:
+        filters = (1, 3)
+    elif tile in FEW_TILES:
+        filters, shape, stride = (5, 9), Shape(8, 15, 40), 1
+    else:
+        shape, count = Shape(tile.columns + 5, 9 * stride, 40 * stride), 4
+    layer = Conv2D(tile.units + 3, filters, stride=stride)
+    report = exact(device, layer, shape, ["tight"], count=count, tuning=tuning())
+    if tile in WEIGHT_TILES:
+        for call in (call for run in report.runs.values() for call in run.calls["backward parameters"]):
+            if call.kernel.endswith("weight_cells"):
+                facts = {name: int(call.macros[name]) for name in ("SAMPLE_POSITIONS", "SPLITS", "STAGES")}
+                steps = count * facts["SAMPLE_POSITIONS"] / tile.depth / facts["SPLITS"]
+                assert steps > facts["STAGES"], facts
+
+
+def test_ways_of_a_task_have_names_of_their_own() -> None:
+    """One that was tuned, or is broken, is that one."""
+    for layer in (Conv2D(64, 3, padding=1), Conv2D(64, 1), Conv2D(64, 3, stride=2)):
+        for direction in DIRECTIONS:
+            site = plan_alone(layer, Shape(64, 56, 56), 64, tuning_for("gpu", compute_units=132, precision="bf16"))[1]
+            names = [str(item.way) for item in candidates(layer.operation(site, direction))]
+            assert len(names) == len({*names}), sorted(names)
 
 
 @pytest.mark.parametrize("precision", ROUNDING)

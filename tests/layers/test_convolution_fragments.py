@@ -1,4 +1,4 @@
-"""Convolutions on the matrix unit of a processor: on AMX, or on what kernels/fragment.h has in its place.
+"""Convolutions on the matrix unit of a processor: on AMX or AVX-512, or on what kernels/fragment.h has in their place.
 
 Small integers are exact in bfloat16, and so are their sums in fp32: the layer contract holds as for fp32.
 """
@@ -64,13 +64,17 @@ def test_any_number_of_samples(device: Device, count: int) -> None:
 
 def test_parts_of_a_gradient_stay_in_a_cache(device: Device) -> None:
     """They are of few samples where a sample's numbers are many, but need no more memory than what is packed."""
-    layer, shape, count = Conv2D(9, 3, padding=1), Shape(5, 14, 16), 33
-    parts = list[int]()
-    for cache in (1 << 20, 1 << 12):
-        report = exact(device, layer, shape, ["tight"], count=count, tuning=tuning(caches=(1 << 12, cache)))
-        calls = [call for run in report.runs.values() for call in run.calls["backward parameters"]]
-        parts.append(max(int(call.macros["SPLITS"]) for call in calls if "SPLITS" in call.macros))
-    assert parts[0] < parts[1] <= count
+    for layer, shape, fewer in (
+        (Conv2D(9, 3, padding=1), Shape(5, 14, 16), True),
+        (Conv2D(70, 3, padding=1), Shape(67, 3, 3), False),
+    ):
+        parts = list[int]()
+        for cache in (1 << 20, 1 << 10):
+            report = exact(device, layer, shape, ["tight"], count=33, tuning=tuning(caches=(1 << 10, cache)))
+            calls = [call for run in report.runs.values() for call in run.calls["backward parameters"]]
+            products = [call for call in calls if call.kernel.endswith("weight_fragments")]
+            parts.append(max(int(call.macros["SPLITS"]) for call in products))
+        assert (parts[1] > parts[0]) == fewer, (parts, shape)
 
 
 @pytest.mark.parametrize("storage", [FLOAT32, BFLOAT16], ids=lambda kind: kind.name)
@@ -123,7 +127,50 @@ def test_all_that_is_read_is_there() -> None:
                 positions = getattr(item, "_summed", -(-item._positions(phase) // 32) * 32)
                 last = max((shift for shift, _ in taps), default=0) + positions
                 assert last <= item.plane + rest
-                assert item.columns.size >= phase.horizontal.size
+                assert item.row_positions >= phase.horizontal.size
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_taps_read_their_number_or_a_zero(seed: int) -> None:
+    """Whatever stride, dilation and padding: at the place of each result and tap lies what the formula has there."""
+    rng = np.random.default_rng(seed)
+    (height, width), (y_step, x_step) = rng.integers(1, 10, 2), rng.integers(1, 5, 2)
+    kernel, dilation, before, after = (rng.integers(low, high, 2) for low, high in ((1, 6), (1, 4), (0, 5), (0, 5)))
+    padding = tuple((int(low), int(high)) for low, high in zip(before, after, strict=True))
+    layer = Conv2D(2, tuple(map(int, kernel)), (int(y_step), int(x_step)), padding, dilation=tuple(map(int, dilation)))
+    if any((np.array([height, width]) + before + after) <= (kernel - 1) * dilation):
+        pytest.skip("nothing fits")
+    for direction in DIRECTIONS:
+        operation = plain(layer, Shape(2, int(height), int(width)), 2, direction)
+        (item,) = Fragments.candidates(operation)
+        assert isinstance(item, Fragments)
+        source = operation.source.shape
+        plane = _packed_plane(item, source.height, source.width)
+        for phase, table in zip(item.phases, item.tables, strict=True):
+            axes = (phase.vertical, phase.horizontal)
+            taps = product(*(range(axis.count) for axis in axes))
+            for tap, (shift, _) in zip(taps, table, strict=True):
+                for result in product(*(range(axis.size) for axis in axes)):
+                    y, x = (
+                        axis.stride * at + axis.shift + number * axis.shift_step
+                        for axis, at, number in zip(axes, result, tap, strict=True)
+                    )
+                    is_there = 0 <= y < source.height and 0 <= x < source.width
+                    place = result[0] * item.row_positions + result[1] + shift
+                    assert plane[place] == (y * source.width + x + 1 if is_there else 0)
+
+
+def _packed_plane(item: Fragments, height: int, width: int) -> Any:
+    """What convolution/pack_fragments.cl makes of a unit whose numbers count from 1; its end is that of memory."""
+    rows, columns = item.rows, item.columns
+    lines = []
+    for row_phase, column_phase, row in product(rows.phases, columns.phases, range(item.row_count)):
+        y = row_phase + (rows.shifts[0] + row) * rows.stride
+        xs = column_phase + (columns.shifts[0] + np.arange(item.row_positions)) * columns.stride
+        is_there = (0 <= y < height) & (xs >= 0) & (xs < width)
+        lines.append(np.where(is_there, y * width + xs + 1, 0))
+    data = np.concatenate(lines)
+    return np.concatenate([data, np.zeros(item.plane - len(data), int)])
 
 
 @pytest.mark.parametrize(
@@ -134,7 +181,7 @@ def test_all_that_is_read_is_there() -> None:
         ("AuthenticAMD", "fpu avx512f", ""),
     ],
 )
-def test_processors_without_such_a_unit_have_none(
+def test_which_processors_have_such_a_unit(
     monkeypatch: pytest.MonkeyPatch, vendor: str, features: str, unit: str
 ) -> None:
     lines = {"vendor_id": f"vendor_id : {vendor}", "flags": f"flags : {features}"}
