@@ -200,8 +200,8 @@ class _Gradient(Fragments):
     def cost(self) -> float:
         operation = self.operation
         units = rounded_up(operation.units, 2 * _FRAGMENT)
-        products = self._summed * operation.taps * self._block_units * units * operation.groups
-        products *= self._unit.alone if self.unit_tiles == 1 else 1
+        products = (self._unit.alone if self.unit_tiles == 1 else 1.0) * operation.groups
+        products *= self._summed * operation.taps * self._block_units * units
         moves = PACK_COST * self._packed + DELTA_COST * operation.groups * units * self._summed
         moves = moves * operation.batch_size + GRADIENT_COST * operation.weights
         return self._together(products * operation.batch_size, moves)
