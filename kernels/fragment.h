@@ -21,7 +21,10 @@
  *
  * Both units take subnormal numbers for 0, and give none.
  */
+#include "text.h"
+
 #define FRAGMENT 16
+/* From a row of sums to the next. */
 #define SUMS_PITCH (2 * FRAGMENT)
 #define LEFT_NEXT (FRAGMENT * LEFT_BYTES)
 
@@ -119,8 +122,6 @@ INLINE void add_products(const int columns, __global const uchar *left, __global
 #else
 #define CHANGED_REGISTERS
 #endif
-#define IN_TEXT(number) #number
-#define TEXT_OF(number) IN_TEXT(number)
 /* clang-format off */
 #define EACH_ROW(text) \
     text(0) text(1) text(2) text(3) text(4) text(5) text(6) text(7) \

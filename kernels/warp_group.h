@@ -26,6 +26,7 @@
  * Copies of whole cells, which one work-item begins, go on in the background too; a *signal* in local memory says that
  * they have arrived, to all work-items of the group, which wait for it together.
  */
+#include "text.h"
 #include "warp.h"
 #define GROUP_WARPS 4
 #define GROUP_ITEMS (GROUP_WARPS * WARP_ITEMS)
@@ -68,8 +69,6 @@ typedef uint4 cell_t;
 #define ALL_SUMS(s) SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96)
 #define FACTOR_NAMES "%128, %129"
 #endif
-#define AS_TEXT(number) #number
-#define TEXT_OF(number) AS_TEXT(number)
 /* With units of both factors behind one another, as here. */
 #if CELL == 8 && HALVES
 #define SHAPE_AND_TYPES "k16.f32.f16.f16"

@@ -51,8 +51,7 @@ class Fragments(Implementation):
         self.columns = SourceTaps.of([phase.horizontal for phase in self.phases], width)
         #: Rows of a phase, and positions of a row, from the first that a tap reads. The zeros right of a row are those
         #: left of the next.
-        self.row_count, read = (each.results + len(each.shifts) - 1 for each in (self.rows, self.columns))
-        self.row_positions = min(read, self.columns.size)
+        self.row_count, self.row_positions = self.rows.reads, min(self.columns.reads, self.columns.size)
         self.tables = [self._taps(phase, number) for number, phase in enumerate(self.phases)]
         rows = self._row_units
         #: Fragments of units that are rows of a product, in a block, and blocks of a group.
@@ -76,8 +75,8 @@ class Fragments(Implementation):
     @property
     def _plane(self) -> int:
         """Positions that a plane must have."""
-        beyond = self.columns.results + len(self.columns.shifts) - 1 - self.row_positions
-        return len(self.rows.phases) * len(self.columns.phases) * self.row_count * self.row_positions + beyond
+        rows = len(self.rows.phases) * len(self.columns.phases) * self.row_count
+        return (rows - 1) * self.row_positions + self.columns.reads
 
     @property
     def _cells(self) -> int:

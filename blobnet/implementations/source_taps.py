@@ -39,6 +39,11 @@ class SourceTaps:
         return range(min(found), max(found) + 1)
 
     @property
+    def reads(self) -> int:
+        """Cells side by side of a phase of the source that taps read, from the first to the last."""
+        return self.results + len(self.shifts) - 1
+
+    @property
     def size(self) -> int:
         """Cells side by side of a phase of the source, with the zeros that taps read: the fewest."""
         return max(self.data - min(0, self.shifts[0]), self.results + max(0, self.shifts[-1]))

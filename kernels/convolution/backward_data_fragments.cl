@@ -46,7 +46,7 @@ __kernel void convolution_backward_data_fragments(WRITE_BLOB(input_delta), READ_
         MULTIPLY_TILE(t)
         for (int u = 0; u < units; u++) {
             for (int r = 0; r < runs.count; r++) {
-                __local real_t *from = staged + u * FRAGMENT_COLUMNS + runs.start[r];
+                __local real_t *from = staged + u * SUMS_PITCH + runs.start[r];
                 __global input_delta_t *to =
                     input_delta
                     + BLOB_INDEX(INPUT_DELTA, n, unit + u, runs.y[r] * STRIDE_Y + PHASE_Y,

@@ -44,7 +44,7 @@ __kernel void convolution_forward_fragments(WRITE_BLOB(output), EPILOGUE_BLOBS, 
         MULTIPLY_TILE(t)
         for (int u = 0; u < units; u++) {
             const real_t bias = UNIT_BIAS(unit + u);
-            __local real_t *results = staged + u * FRAGMENT_COLUMNS;
+            __local real_t *results = staged + u * SUMS_PITCH;
 #if HAS_CELL_TERM
             for (int r = 0; r < runs.count; r++) {
                 for (int i = 0; i < runs.length[r]; i++) {

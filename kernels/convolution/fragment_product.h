@@ -28,7 +28,7 @@ __constant int tap_table[][2] = TAP_TABLE;
 
 /* What a work-item does: of sample n, `units` units from `unit` on, at the tiles from `tile` to `end`. */
 #define FRAGMENT_PART                                                                                        \
-    __local real_t staged[BLOCK_UNITS * FRAGMENT_COLUMNS] __attribute__((aligned(64)));                      \
+    __local real_t staged[BLOCK_UNITS * SUMS_PITCH] __attribute__((aligned(64)));                            \
     const int block = get_global_id(0) % BLOCKS;                                                             \
     const int group = get_global_id(0) / BLOCKS % GROUPS;                                                    \
     const int tile = get_global_id(0) / (BLOCKS * GROUPS) * TILES_AT_ONCE;                                   \
