@@ -267,8 +267,9 @@ class _Sweep:
 
     def _remove_others(self) -> None:
         """Removes the models of all trials that ended, by whatever process, but for the best one."""
-        complete = [each for each in self._study.trials if each.state == self._states.COMPLETE]
+        trials = self._study.trials  # Asked for once: a trial that ends meanwhile may be the best one.
+        complete = [each for each in trials if each.state == self._states.COMPLETE]
         best = min(complete, key=lambda each: each.value, default=None)
-        for each in self._study.trials:
+        for each in trials:
             if each.state.is_finished() and (best is None or each.number != best.number):
                 self._file(each.number).unlink(missing_ok=True)

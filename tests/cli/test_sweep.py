@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import blobnet as bn
+from blobnet.command_line.sweep import _ranges, _Sweep
 
 optuna = pytest.importorskip("optuna", reason="optuna is not installed")
 NET = """
@@ -123,6 +124,34 @@ def test_two_processes_share_a_study() -> None:
     ]
     best = min((trial for trial in trials if trial.value is not None), key=lambda trial: trial.value)
     assert [path.name for path in Path().glob("*.h5")] == [f"s-sweep-{best.number}.h5"]
+
+
+def test_a_better_trial_that_ends_meanwhile_is_kept(run) -> None:
+    """Another process ends its trial while this one asks which models to remove."""
+    assert sweep(run, 1).status == 0
+    ours, theirs = Path("s-sweep-0.h5"), Path("s-sweep-1.h5")
+    trial = study().ask()
+    theirs.touch()
+    words = [*TRAIN, *VARIED]
+    ended = _Sweep(Path("s.db"), "sweep", words, _ranges(words))
+
+    class Meanwhile:
+        study_name = "sweep"
+
+        @property
+        def trials(self) -> list:
+            found = study().trials
+            if not found[trial.number].state.is_finished():
+                study().tell(trial.number, -1.0)
+            return found
+
+    ended._study = Meanwhile()
+    ended._remove_others()
+    assert ours.exists()
+    assert theirs.exists()
+    ended._remove_others()
+    assert not ours.exists()
+    assert theirs.exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
