@@ -72,6 +72,7 @@ class Operation:
         bias_mode: 0 no bias, 1 one a unit, 2 one a position; backward weights: whose gradient is wanted.
         epilogue: operations on a result of the forward pass, after its bias.
         accumulate: backward data: whether to add to what is there.
+        keeps_weights: whether the weights are those of the last batch, as in inference.
         label: of its launches, for people; the layer's name and the direction if it is empty.
         source, depth: the blob that it reads, of backward weights the input, and its units of a group.
         result, units, positions: the blob that it makes, of backward weights the output, its units of a group, and
@@ -97,6 +98,7 @@ class Operation:
     bias_mode: int = 0
     epilogue: tuple[EpilogueOp, ...] = ()
     accumulate: bool = False
+    keeps_weights: bool = False
     label: str = ""
 
     source: Blob = field(init=False)
@@ -198,7 +200,10 @@ class Operation:
         blobs = self.input, self.output, *(step.blob for step in self.epilogue)
         lie = [(replace(blob.layout, unit_offset=0), blob.type) for blob in blobs if blob]
         window = self.groups, self.vertical, self.horizontal
-        return self.family, self.direction, *lie, *window, self.batch_size, self.bias_mode, self.accumulate
+        return (
+            self.family, self.direction, *lie, *window, self.batch_size, self.bias_mode, self.accumulate,
+            self.keeps_weights,
+        )  # fmt: skip
 
     @cached_property
     def plain(self) -> Operation:

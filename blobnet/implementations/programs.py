@@ -166,7 +166,7 @@ class _Pieces:
             1 if bias else 0,
             steps,
             accumulates,
-            context.label,
+            label=context.label,
         )
         chosen = implementations.chosen(operation, task_of(operation))
         if isinstance(chosen, Compiled) or found.direction in chosen.slower:

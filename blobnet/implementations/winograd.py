@@ -52,7 +52,7 @@ WEIGHT_TOTAL_TILES = (
 #: Patches, and units of weights, side by side in a work-group that transforms them; and patches, and work-items, of one
 #: that stores units side by side.
 _PATCH_LOCAL, _WEIGHT_LOCAL, _BATCH_PATCHES, _BATCH_LOCAL = 128, 32, 8, 256
-Local = int | tuple[int, int, int]
+Local = int | tuple[int, int, int] | None
 #: Bytes that everything between two launches may take, but for the partial sums of splits.
 WORKSPACE = 512 << 20
 #: Tiles for each compute unit that a split sum should have, the most splits, and steps of depth that one is worth.
@@ -66,7 +66,7 @@ class Winograd(Implementation):
     ``cells`` x ``cells`` cells a patch.
     """
 
-    tile: Tile
+    tile: Any
 
     lanes = True
     #: By the results of a patch on a side.
@@ -96,7 +96,7 @@ class Winograd(Implementation):
             for tile in fitting(plain if side <= _PLAIN else total, operation.tuning.model)
         ]
 
-    def __init__(self, operation: Operation, choice: tuple[Tile, str, int, int]) -> None:
+    def __init__(self, operation: Operation, choice: tuple[Any, str, int, int]) -> None:
         tile, variant, cells, points = choice
         super().__init__(operation, tile, variant)
         self.cells, result, parts, batch = cells, operation.result.shape, self.parts, operation.batch_size
@@ -104,23 +104,23 @@ class Winograd(Implementation):
         self.of_weights = operation.direction == BACKWARD_WEIGHTS
         #: Products: a group's for each point.
         self.batches = points * operation.groups
+        units, columns, depth = self.sides
         #: Units of the result (backward weights: the delta), in whole tiles.
-        self.units = rounded_up(operation.units, tile.units)
+        self.units = rounded_up(operation.units, units)
         #: Units of the source, in whole tiles: the depth of products, or columns of the gradient of the weights.
-        self.depth = rounded_up(operation.depth, (tile.columns if self.of_weights else tile.depth) // parts)
+        self.depth = rounded_up(operation.depth, (columns if self.of_weights else depth) // parts)
         #: Patches side by side, and those of a sample.
         self.row_patches = -(-result.width // cells)
         self.sample_patches = -(-result.height // cells) * self.row_patches
         #: Values of one product that are not of the patches, and those that are, for each of them.
         self.fixed, self.growing = parts * self.units * self.depth, parts * (self.units + parts * self.depth)
-        room = WORKSPACE // (FLOAT32.itemsize * self.batches) - self.fixed
-        most = room // (self.growing * self.sample_patches)
+        most = self.most_samples
         self.fits = most > 0
-        #: Samples of chunks, which are about equal, and of each no more than WORKSPACE has room for.
+        #: Samples of chunks, which are about equal, and of each no more than there is room for.
         chunk = -(-batch // -(-batch // max(1, most)))
         self.chunks = [range(first, min(first + chunk, batch)) for first in range(0, batch, chunk)]
         #: Patches of a chunk, in whole tiles of every kernel.
-        self.patches = rounded_up(chunk * self.sample_patches, max(_PATCH_LOCAL, tile.columns) // parts)
+        self.patches = self.whole(chunk * self.sample_patches)
         #: Columns and rows of the right factor of a product: what is side by side, and what the product sums over.
         sides = self.depth, self.patches
         self.columns, self.rows = (parts * side for side in (sides if self.of_weights else sides[::-1]))
@@ -132,6 +132,21 @@ class Winograd(Implementation):
             self.splits = splits_for(tiles, SPLIT_TILES * operation.cores, most)
 
     @property
+    def sides(self) -> tuple[int, int, int]:
+        """Units, columns and depth of a tile of products."""
+        return self.tile.units, self.tile.columns, self.tile.depth
+
+    @property
+    def most_samples(self) -> int:
+        """Samples of which there is room for what lies between two launches."""
+        room = WORKSPACE // (FLOAT32.itemsize * self.batches) - self.fixed
+        return room // (self.growing * self.sample_patches)
+
+    def whole(self, patches: int) -> int:
+        """``patches`` in whole tiles."""
+        return rounded_up(patches, max(_PATCH_LOCAL, self.sides[1]) // self.parts)
+
+    @property
     def cost(self) -> float:
         operation, cores, launches = self.operation, self.operation.cores, 5 if self.of_weights else 3
         # What launches read and write in a chunk beside the arithmetic of products.
@@ -140,7 +155,7 @@ class Winograd(Implementation):
         # Splits fill the device, whatever the tile.
         shared = cores if self.of_weights else 1
         sums = self.tile.cost(self.units, self.columns, self.batches, cores // shared) * self.rows / shared
-        return len(self.chunks) * (sums + values * VALUE_COST / cores + launches * LAUNCH_COST)
+        return float(len(self.chunks) * (sums + values * VALUE_COST / cores + launches * LAUNCH_COST))
 
     def calls(self) -> list[KernelCall]:
         return self._sums() if self.of_weights else self._products()
@@ -202,12 +217,14 @@ class Winograd(Implementation):
         label = f"{operation.name} {operation.direction}{note}"
         return operation.call(kernel, size, local, label, samples, **{**facts, **given})
 
-    def _patch(self, samples: range, blob: Blob, to: Array, units: int, *, delta: bool = False) -> KernelCall:
+    def _patch(
+        self, samples: range, blob: Blob, to: Array, units: int, *, delta: bool = False, **more: Any
+    ) -> KernelCall:
         """Transforms the patches of a blob, for ``units`` a group; they begin with the first cell that a result reads.
 
         ``delta``: those of the delta for the gradient of the weights, which lie side by side.
         """
-        (phase,), given = self.operation.phases, {"SOURCE": blob, "TRANSFORMED": to}
+        (phase,), given = self.operation.phases, {"SOURCE": blob, "TRANSFORMED": to, **more}
         for axis, name in (phase.vertical, "FIRST_Y"), (phase.horizontal, "FIRST_X"):
             given[name] = 0 if delta else axis.shift + (axis.count - 1) * min(0, axis.shift_step)
         given |= {"DELTA": int(delta), "GROUP_UNITS": blob.shape.units // self.operation.groups, "UNITS": units}

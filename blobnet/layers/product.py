@@ -82,12 +82,11 @@ class _Product(Layer):
             BIAS_MODES[self.bias] if wants_bias else 0,
             site.epilogue if forward else (),
             direction == BACKWARD_DATA and site.accumulate[0],
+            not site.trains("weight"),
         )
 
     def alternatives(self, site: LayerContext) -> dict[Task, list[Implementation]]:
-        directions = [FORWARD]
-        directions += [BACKWARD_WEIGHTS] * site.trains("weight")
-        directions += [BACKWARD_DATA] * any(site.input_deltas)
+        directions = [FORWARD, *[BACKWARD_WEIGHTS] * site.trains("weight"), *[BACKWARD_DATA] * any(site.input_deltas)]
         return {self._task(site, item): implementations.candidates(self.operation(site, item)) for item in directions}
 
     def forward(self, site: LayerContext) -> list[KernelCall]:

@@ -74,26 +74,33 @@ __constant real_t G[PATCH * TAPS] = {SIZED(POWERS, TAPS)(1 / ALL_PAIRS(AT_0), 0)
         B_ROW_3(-(p), SQUARE(q) * SQUARE(r), (-SQUARE(q) - SQUARE(r)))
 __constant real_t BT[PATCH * PATCH] = {ALL_PAIRS(ZEROS), 0, PAIRS(B_ROWS), 0, ALL_PAIRS(ZEROS)};
 
+/* What the matrices are applied to: numbers, or vectors of them. */
+#ifdef LANES
+typedef vector_t points_t;
+#else
+typedef real_t points_t;
+#endif
+
 /* The scalar product of a row of a matrix and a column of another, each a first element and a step. */
-INLINE real_t dot_product(__constant real_t *row, const int row_step, const real_t *column,
-                          const int column_step, const int size)
+INLINE points_t dot_product(__constant real_t *row, const int row_step, const points_t *column,
+                            const int column_step, const int size)
 {
-    real_t sum = 0;
+    points_t sum = 0;
     UNROLL_ARGUMENT
     for (int k = 0; k < size; k++) {
         /* The matrix is known when this is compiled: its zeros cost nothing. */
         if (row[k * row_step] != 0) {
-            sum = MULTIPLY_ADD(row[k * row_step], column[k * column_step], sum);
+            sum = MULTIPLY_ADD((points_t)(row[k * row_step]), column[k * column_step], sum);
         }
     }
     return sum;
 }
 
 /* to = M from M^T, for a rows x columns matrix M whose elements are `row_step` and `column_step` apart. */
-INLINE void transform(real_t *to, __constant real_t *matrix, const int row_step, const int column_step,
-                      const real_t *from, const int rows, const int columns)
+INLINE void transform(points_t *to, __constant real_t *matrix, const int row_step, const int column_step,
+                      const points_t *from, const int rows, const int columns)
 {
-    real_t halfway[PATCH * PATCH];
+    points_t halfway[PATCH * PATCH];
     UNROLL_ARGUMENT
     for (int i = 0; i < rows; i++) {
         UNROLL_ARGUMENT

@@ -50,6 +50,7 @@ LAYERS: dict[str, tuple[Conv1D | Conv2D, str, Shape]] = {
     "forward_gathered": (Conv2D(7, 3, stride=(1, 2), padding=1), "cpu", Shape(5, 4, 3)),
     "forward_panels": (Conv2D(27, 3, stride=(1, 2), padding=1), "cpu", Shape(9, 6, 7)),
     "winograd_result": (Conv2D(35, 3, padding=1), "gpu", Shape(6, 7, 9)),
+    "winograd_sums": (Conv2D(5, 3, padding=1), "cpu", Shape(6, 7, 19)),
 }
 #: The implementations of kernels for which there are better ones at sizes that are good for tests.
 ONLY = {
@@ -59,6 +60,7 @@ ONLY = {
     "forward_gathered": {"gathered"},
     "forward_panels": {"panels"},
     "winograd_result": {"winograd"},
+    "winograd_sums": {"patches"},
 }
 EVERYTHING = (
     Arrangement("one pitch", same_pitch=True, beside=True, training=False, norm=True, residual=True, activation="relu"),

@@ -1,0 +1,125 @@
+"""Convolutions by minimal filtering on processors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from blobnet import layers
+from blobnet.device.device import Device
+from blobnet.implementations import patches
+from blobnet.launch.kernel_call import KernelCall
+from blobnet.layers import Conv2D
+from blobnet.losses import CrossEntropy
+from blobnet.memory.blob import Shape
+from blobnet.network.graph import from_nodes
+from blobnet.planning import make_plan
+from tests.kinds import tuning_for
+from tests.layers.layer_contract import ContractReport
+from tests.layers.test_convolution import contract
+from tests.layers.test_convolution_winograd import ERRORS, launches
+
+#: By the side of a patch: layers and shapes, each with something that does not come out even.
+CASES: dict[str, tuple[int, Conv2D, Shape]] = {
+    "7x7": (6, Conv2D(5, 3, padding="same"), Shape(9, 7, 7)),
+    "longer rows than vectors": (6, Conv2D(9, 3, padding=1), Shape(2, 6, 70)),
+    "padding of 2, groups": (6, Conv2D(10, 3, padding=2, groups=2, bias="position"), Shape(6, 6, 5)),
+    "taps of 5": (6, Conv2D(5, 5, padding=((2, 1), (0, 3)), bias=False), Shape(4, 8, 6)),
+    "taps of 2": (6, Conv2D(4, 2, padding="same"), Shape(3, 11, 7)),
+    "taps of 4": (6, Conv2D(6, 4, padding=2), Shape(3, 5, 8)),
+    "small patches": (4, Conv2D(18, 3, bias="position"), Shape(4, 5, 9)),
+    "small patches, taps of 2": (4, Conv2D(3, 2, padding=1), Shape(4, 5, 9)),
+    "asymmetric padding": (4, Conv2D(4, 3, padding=((2, 0), (0, 1)), bias=False), Shape(3, 4, 7)),
+    "one result": (4, Conv2D(7, 3), Shape(6, 3, 3)),
+    "one cell": (4, Conv2D(3, 3, padding=1), Shape(2, 1, 1)),
+}
+
+
+def check(
+    device: Device,
+    monkeypatch: pytest.MonkeyPatch,
+    case: tuple[int, Conv2D, Shape],
+    tunables: Mapping[str, int] = {},
+    **options: Any,
+) -> ContractReport:
+    """The layer contract with patches of one size alone."""
+    side, layer, shape = case
+    monkeypatch.setattr(patches, "SIDES", (side,))
+    tuning = tuning_for("cpu", {"convolution/winograd_sums": tunables}, only={"patches"})
+    options = {"relative": ERRORS[side], "absolute": ERRORS[side], **options}
+    report = contract(device, layer, shape, tuning=tuning, **options)
+    for run in report.runs.values():
+        for phase in ("forward", "backward data"):
+            *_, rows, sums = run.calls[phase]
+            assert (rows.kernel, sums.kernel) == ("convolution/winograd_rows", "convolution/winograd_sums")
+            assert sums.macros["CELLS"] == side - layer.parameters([shape])[0].shape[-1] + 1
+    return report
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_cases(device: Device, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(device, monkeypatch, CASES[case], arrangements=["own pitches"])
+
+
+def test_every_arrangement(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = 6, Conv2D(5, 3, padding=1, bias="position"), Shape(4, 5, 7)
+    report = check(device, monkeypatch, case, fused=("sigmoid",))
+    assert {"tight", "one pitch", "own pitches"} <= set(report.runs)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("side", [4, 6])
+def test_vectors(device: Device, lanes: int, side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tunables = {"MAXIMUM_LANES": lanes, "MAXIMUM_VECTORS": 2, "MAXIMUM_UNITS": 4}
+    case = side, Conv2D(6, 3, padding=1), Shape(5, 9, 37)
+    report = check(device, monkeypatch, case, tunables, arrangements=["own pitches"])
+    (run,) = report.runs.values()
+    assert run.calls["forward"][-1].macros["LANES"] == lanes
+
+
+def test_a_batch_in_chunks(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patches, "CACHE_PART", 1 << 30)
+    monkeypatch.setattr(patches, "CHUNK_BYTES", 1)
+    case = 6, Conv2D(5, 3, padding=1), Shape(4, 9, 9)
+    report = check(device, monkeypatch, case, arrangements=["own pitches"])
+    (run,) = report.runs.values()
+    assert [launches(run, "forward", kernel) for kernel in ("blocks", "rows", "sums")] == [1, 3, 3]
+
+
+# -- the choice, without a device --------------------------------------------------------------------------------------
+
+
+def forward_of(layer: Conv2D, shape: Shape, batch_size: int, training: bool) -> list[KernelCall]:
+    """The launches of a layer's forward pass behind an input."""
+    node = layers.Input(shape.units, shape.height, shape.width)()
+    graph = from_nodes(node, layers.Dense(2)(layers.GlobalAveragePool()(layer(node))))
+    loss = CrossEntropy() if training else None
+    plan = make_plan(graph, batch_size, loss=loss, training=training, tuning=tuning_for("cpu", compute_units=2))
+    return [call for _, call in plan.calls if call.vertex == 1 and call.direction == "forward"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "batch_size", "training", "kernel"),
+    [
+        (Conv2D(64, 3, padding=1), Shape(64, 56, 56), 1, False, "winograd_sums"),
+        (Conv2D(256, 3, padding=1), Shape(256, 14, 14), 1, False, "winograd_sums"),
+        # Its weights would be transformed for one image.
+        (Conv2D(512, 3, padding=1), Shape(512, 7, 7), 1, False, "winograd_sums"),
+        (Conv2D(512, 3, padding=1), Shape(512, 7, 7), 1, True, "forward_panels"),
+        (Conv2D(256, 3, padding=1), Shape(256, 14, 14), 8, True, "winograd_sums"),
+        (Conv2D(64, 3, 2, padding=1), Shape(64, 56, 56), 8, True, "forward_panels"),
+        (Conv2D(64, 1), Shape(64, 56, 56), 8, True, "forward_flat"),
+        (Conv2D(8, 3, padding=1), Shape(3, 56, 56), 8, True, "forward_flat"),
+    ],
+)
+def test_what_a_processor_chooses(layer: Conv2D, shape: Shape, batch_size: int, training: bool, kernel: str) -> None:
+    assert forward_of(layer, shape, batch_size, training)[-1].kernel == f"convolution/{kernel}"
+
+
+def test_no_room_for_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, shape = Conv2D(64, 3, padding=1), Shape(64, 56, 56)
+    assert forward_of(layer, shape, 8, True)[-1].kernel == "convolution/winograd_sums"
+    monkeypatch.setattr(patches, "WORKSPACE", 1 << 20)
+    assert forward_of(layer, shape, 8, True)[-1].kernel == "convolution/forward_panels"
