@@ -1,32 +1,38 @@
 """Square filters at stride 1 by minimal filtering (winograd.py), on processors.
 
 Patches become values at their points as the rows of a blob are read. A work-item multiplies those of a tile of patches
-with the weights of a block of units, point by point, and stores results: its sums never leave its cache.
+with the weights of a block of units, point by point, and stores results: its sums never leave its cache. The gradient
+of the weights sums over patches, point by point.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from blobnet.implementations.base import BACKWARD_DATA, FORWARD
-from blobnet.implementations.blocking import Block, vector_tiles
+from blobnet.implementations.base import BACKWARD_WEIGHTS
+from blobnet.implementations.blocking import VECTOR_COST as VECTOR_LANES
+from blobnet.implementations.blocking import Block, blocks, vector_tiles
 from blobnet.implementations.operation import Operation
-from blobnet.implementations.winograd import PATCH_TAPS, WORKSPACE, Winograd
-from blobnet.launch.kernel_call import GlobalSize, KernelCall, rounded_up
+from blobnet.implementations.winograd import WORKSPACE, Winograd
+from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.work_sizes import power_of_two
 from blobnet.memory.blob import FLOAT32
 
-#: Cells of a patch on a side.
-SIDES = 4, 6
+#: Cells of a patch on a side, and the sides of filters that leave 2 or 4 results, which vectors bring into rows.
+SIDES: Mapping[int, Collection[int]] = {4: (3,), 6: (3, 5)}
 #: Elements of a cache line, and units of which tiles have whole numbers, so that their weights are vectors.
 LINE, UNITS = 16, 4
 #: The part of the last cache that patches between two launches may take, and their bytes where it is not known.
-CACHE_PART, CHUNK_BYTES = 4, 1 << 21
+CACHE_PART, CHUNK_BYTES = 4, 1 << 23
 #: What it costs to make a vector of patches at a point, one of its values, and to take one back, in multiply-adds; the
 #: same for a value of the weights, and for reading one that is there from the last batch; and a multiply-add itself.
-VECTOR_COST, PATCH_COST, RESULT_COST = 450, 12, 14
+VECTOR_COST, PATCH_COST, RESULT_COST = 250, 25, 14
 WEIGHT_COST, KEPT_COST, PRODUCT_COST = 75, 5, 1.2
+#: What it costs to add up the lanes of a sum over patches, and patches of which sums should be; and to begin a chunk.
+SUM_COST, MIN_SUM, CHUNK_COST = 60, 512, 1_500_000
 
 
 class Patches(Winograd):
@@ -35,40 +41,62 @@ class Patches(Winograd):
     tile: Block
 
     lanes = False
-    directions = (FORWARD, BACKWARD_DATA)
-    variants = ("patches2", "patches3", "patches4", "patches5")
+    variants = ("patches2", "patches4")
     kernels = "convolution/winograd_sums"
     weight, patch = "convolution/winograd_blocks", "convolution/winograd_rows"
 
     @classmethod
+    def candidates(cls, operation: Operation) -> Iterator[Patches]:
+        own = _Gradient if operation.direction == BACKWARD_WEIGHTS else cls
+        found = (own(operation, choice) for choice in own.tiles(operation))
+        return (item for item in found if item.fits)
+
+    @classmethod
     def tiles(cls, operation: Operation) -> list[tuple[Any, str, int, int]]:
-        taps, limits, found = operation.vertical.kernel, cls.tunables(operation), []
-        for side in SIDES:
-            if taps in PATCH_TAPS[side]:
+        taps, found = operation.vertical.kernel, []
+        for side, known in SIDES.items():
+            if taps in known:
                 kind = f"patches{side - taps + 1}", side - taps + 1, side**2
                 one = cls(operation, (Block(0, 1, 1, 1), *kind))
-                patches = len(one.chunks[0]) * one.sample_patches
-                tiles = vector_tiles(limits, operation.units, patches)
-                found += [(tile, *kind) for tile in tiles if tile.units % UNITS == 0 or tile.units == operation.units]
+                found += [(tile, *kind) for tile in one.blocks(len(one.chunks[0]) * one.sample_patches)]
         return found
 
     def __init__(self, operation: Operation, choice: tuple[Block, str, int, int]) -> None:
         super().__init__(operation, choice)
-        model = operation.tuning.model
-        # The sums of a work-item, and the rows of a vector of patches (kernels/convolution/winograd_sums.cl).
-        kept = choice[3] * self.tile.units * self.tile.values + (self.cells**2 + 4) * self.tile.lanes
-        self.fits = self.fits and FLOAT32.itemsize * kept <= model.local_memory
+        #: Points of a patch.
+        self.points = choice[3]
+        self.fits = self.fits and FLOAT32.itemsize * self.kept <= operation.tuning.model.local_memory
+
+    def blocks(self, patches: int) -> list[Block]:
+        """The tiles for so many patches."""
+        units, limits = self.operation.units, self.tunables(self.operation)
+        return [tile for tile in vector_tiles(limits, units, patches) if tile.units % UNITS == 0 or tile.units == units]
 
     @property
     def sides(self) -> tuple[int, int, int]:
         return self.tile.units, self.tile.values, 1
 
     @property
+    def kept(self) -> int:
+        """Values in local memory: a work-item's sums, and rows of a vector of patches."""
+        return self.points * self.tile.units * self.tile.values + (self.cells**2 + 4) * self.tile.lanes
+
+    @property
+    def read_units(self) -> int:
+        """Units of a group whose patches lie between two launches."""
+        return self.operation.depth
+
+    @property
+    def min_samples(self) -> int:
+        """Samples of a chunk, whether a cache has room for them or not."""
+        return 1
+
+    @property
     def most_samples(self) -> int:
         caches = self.operation.tuning.model.caches
-        size = FLOAT32.itemsize * self.batches * self.depth * self.sample_patches
+        size = FLOAT32.itemsize * self.batches * self.read_units * self.sample_patches
         room = caches[-1] // CACHE_PART if caches else CHUNK_BYTES
-        return min(WORKSPACE // size, max(1, room // size))
+        return min(WORKSPACE // size, max(self.min_samples, room // size))
 
     @property
     def row_lanes(self) -> int:
@@ -78,36 +106,111 @@ class Patches(Winograd):
     def whole(self, patches: int) -> int:
         return _pitch(rounded_up(patches + -self.row_patches % self.row_lanes, self.tile.values))
 
+    def splits_of(self, rows: int) -> int:
+        return 1
+
+    @property
+    def reading(self) -> float:
+        """What it costs to make a sample's patches, for each point."""
+        rows = self.sample_patches // self.row_patches * rounded_up(self.row_patches, self.row_lanes)
+        return (VECTOR_COST / self.row_lanes + PATCH_COST) * self.read_units * rows
+
     @property
     def cost(self) -> float:
-        operation, batch, products = self.operation, self.operation.batch_size, self.batches
-        rows = self.sample_patches // self.row_patches * -(-self.row_patches // self.row_lanes) * self.row_lanes
-        source = (VECTOR_COST / self.row_lanes + PATCH_COST) * self.depth * rows
+        operation = self.operation
         result = RESULT_COST * operation.units * self.sample_patches
         sums = PRODUCT_COST * self.tile.cost * self.depth * len(self.chunks)
         weights = (KEPT_COST if operation.keeps_weights else WEIGHT_COST) * self.fixed
-        return products * (batch * (source + result) + sums + weights) / operation.cores
+        every = self.batches * (operation.batch_size * (self.reading + result) + sums + weights)
+        return every / operation.cores + CHUNK_COST * len(self.chunks)
 
     def calls(self) -> list[KernelCall]:
-        operation, tile, points = self.operation, self.tile, self.batches // self.operation.groups
-        blocks = operation.groups * self.units // tile.units
-        pitches = _pitch(operation.groups * self.fixed), _pitch(operation.groups * self.depth * self.patches)
-        facts: dict[str, Any] = {"WEIGHTS_PITCH": pitches[0], "PATCHES_PITCH": pitches[1], "BLOCK": tile.units}
-        weights = operation.memory(f"filtered weights for {operation.direction}", points * pitches[0])
-        patches = operation.memory(f"{operation.direction} patches", points * pitches[1])
+        operation, tile = self.operation, self.tile
+        weights, weights_pitch = self._memory_for("weights", self.fixed)
+        patches, pitch = self._memory_for("patches", self.depth * self.patches)
+        facts = {"WEIGHTS_PITCH": weights_pitch, "PATCHES_PITCH": pitch, "BLOCK": tile.units}
         lanes = math.gcd(tile.units, self.tunables(operation)["MAXIMUM_LANES"])
+        blocks = operation.groups * self.units // tile.units
         size = GlobalSize(self.depth, blocks, per_sample=False)
         calls = [self._call(self.weight, size, None, ": weights", TRANSFORMED=weights, LANES=lanes, **facts)]
         size = GlobalSize(blocks, positions=self.sample_patches, tile=tile.values)
         for samples in self.chunks:
-            calls += [
-                self._patch(samples, operation.source, patches, self.depth, LANES=self.row_lanes, **facts),
-                self._call(self.kernel, size, None, "", samples, LEFT=weights, RIGHT=patches, **facts, **tile.macros),
-            ]
+            given = {"LEFT": weights, "RIGHT": patches, **facts, **tile.macros}
+            calls.append(self._read(samples, operation.source, patches, pitch))
+            calls.append(self._call(self.kernel, size, None, "", samples, **given))
         return calls
+
+    def _memory_for(self, name: str, elements: int) -> tuple[Array, int]:
+        """Memory for so many elements of a group at each point, and from a point to the next."""
+        pitch = _pitch(self.operation.groups * elements)
+        return self.operation.memory(f"{self.operation.direction}: {name}", self.points * pitch), pitch
+
+    def _read(self, samples: range, blob: Blob, to: Array, pitch: int, lanes: int = 1, **delta: bool) -> KernelCall:
+        """Transforms the patches of a blob, and puts zeros behind the last one up to a multiple of ``lanes``."""
+        facts: dict[str, Any] = {"PATCHES_PITCH": pitch, "LANES": self.row_lanes, "SUM_LANES": lanes, **delta}
+        return self._patch(samples, blob, to, blob.shape.units // self.operation.groups, **facts)
 
     def patch_work(self, units: int) -> tuple[GlobalSize, None]:
         return GlobalSize(self.operation.groups * units, per_sample=False), None
+
+
+class _Gradient(Patches):
+    """Sums over patches, which lanes are until the end."""
+
+    kernels = "convolution/winograd_products"
+    gradient = "convolution/winograd_filters"
+
+    def blocks(self, patches: int) -> list[Block]:
+        operation, limits = self.operation, self.tunables(self.operation)
+        most = limits["MAXIMUM_UNITS"], limits["MAXIMUM_COLUMNS"], limits["MAXIMUM_ACCUMULATORS"]
+        lanes = power_of_two(patches, limits["MAXIMUM_LANES"])
+        return [replace(block, lanes=lanes) for block in blocks(operation.units, operation.depth, *most)]
+
+    @property
+    def sides(self) -> tuple[int, int, int]:
+        return 1, self.tunables(self.operation)["MAXIMUM_LANES"], 1
+
+    @property
+    def kept(self) -> int:
+        return 0
+
+    @property
+    def read_units(self) -> int:
+        return self.operation.depth + self.operation.units
+
+    @property
+    def min_samples(self) -> int:
+        return -(-MIN_SUM // self.sample_patches)
+
+    def whole(self, patches: int) -> int:
+        return _pitch(patches + self.row_lanes + self.tile.lanes)
+
+    @property
+    def cost(self) -> float:
+        operation = self.operation
+        vectors = sum(-(-len(chunk) * self.sample_patches // self.tile.lanes) for chunk in self.chunks)
+        sums = (PRODUCT_COST * VECTOR_LANES * vectors) * self.tile.cost + SUM_COST * len(self.chunks) * self.fixed
+        every = operation.batch_size * self.reading + sums + WEIGHT_COST * self.fixed
+        return self.batches * every / operation.cores + CHUNK_COST * len(self.chunks)
+
+    def calls(self) -> list[KernelCall]:
+        operation, tile = self.operation, self.tile
+        deltas, deltas_pitch = self._memory_for("deltas", operation.units * self.patches)
+        patches, pitch = self._memory_for("patches", operation.depth * self.patches)
+        products, products_pitch = self._memory_for("products", self.fixed)
+        facts: dict[str, Any] = {"DELTAS_PITCH": deltas_pitch, "PATCHES_PITCH": pitch, "PRODUCTS_PITCH": products_pitch}
+        facts |= {"LANES": tile.lanes, "BLOCK_UNITS": tile.units, "BLOCK_COLUMNS": tile.vectors}
+        arrays = {"LEFT": deltas, "RIGHT": patches, "PRODUCTS": products}
+        blocks, calls = operation.groups * -(-operation.units // tile.units), list[KernelCall]()
+        size = GlobalSize(blocks, self.points, per_sample=False)
+        for samples in self.chunks:
+            given = {"ACCUMULATE": int(samples.start > 0), **arrays, **facts}
+            calls.append(self._read(samples, operation.output, deltas, deltas_pitch, tile.lanes, delta=True))
+            calls.append(self._read(samples, operation.input, patches, pitch, tile.lanes))
+            calls.append(self._call(self.kernel, size, None, ": products", samples, **given))
+        size = GlobalSize(operation.groups * operation.units, per_sample=False)
+        facts |= {"LANES": self.sides[1]}
+        return [*calls, self._call(self.gradient, size, None, PRODUCTS=products, **facts)]
 
 
 def _pitch(elements: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implementation
 from blobnet.implementations.blocking import splits_for
@@ -70,7 +70,7 @@ class Winograd(Implementation):
 
     lanes = True
     #: By the results of a patch on a side.
-    variants = ("winograd2", "winograd3", "winograd4", "winograd5")
+    variants: ClassVar[tuple[str, ...]] = ("winograd2", "winograd3", "winograd4", "winograd5")
     kernels = "convolution/point_product"
     #: The kernels that transform.
     weight, patch = "convolution/winograd_weight", "convolution/winograd_patch"
@@ -125,11 +125,7 @@ class Winograd(Implementation):
         sides = self.depth, self.patches
         self.columns, self.rows = (parts * side for side in (sides if self.of_weights else sides[::-1]))
         #: Parts of the sum over patches that is the gradient of the weights; of other sums one.
-        self.splits = 1
-        if self.of_weights:
-            tiles = self.batches * tile.count(self.units, self.columns)
-            most = min(MAX_SPLITS, -(-parts * chunk * self.sample_patches // tile.depth) // SPLIT_STEPS)
-            self.splits = splits_for(tiles, SPLIT_TILES * operation.cores, most)
+        self.splits = self.splits_of(parts * chunk * self.sample_patches) if self.of_weights else 1
 
     @property
     def sides(self) -> tuple[int, int, int]:
@@ -145,6 +141,12 @@ class Winograd(Implementation):
     def whole(self, patches: int) -> int:
         """``patches`` in whole tiles."""
         return rounded_up(patches, max(_PATCH_LOCAL, self.sides[1]) // self.parts)
+
+    def splits_of(self, rows: int) -> int:
+        """Return how many parts the sum over so many rows has."""
+        tiles = self.batches * self.tile.count(self.units, self.columns)
+        most = min(MAX_SPLITS, -(-rows // self.tile.depth) // SPLIT_STEPS)
+        return splits_for(tiles, SPLIT_TILES * self.operation.cores, most)
 
     @property
     def cost(self) -> float:
@@ -214,8 +216,7 @@ class Winograd(Implementation):
         facts |= {"SAMPLE_PATCHES": self.sample_patches, "ROW_PATCHES": self.row_patches, "PATCHES": self.patches}
         facts |= {"GROUP_UNITS": operation.units, "GROUP_DEPTH": operation.depth}
         facts |= {"UNITS": self.units, "DEPTH": self.depth, "COLUMNS": self.depth}
-        label = f"{operation.name} {operation.direction}{note}"
-        return operation.call(kernel, size, local, label, samples, **{**facts, **given})
+        return operation.call(kernel, size, local, f"{operation.label}{note}", samples, **{**facts, **given})
 
     def _patch(
         self, samples: range, blob: Blob, to: Array, units: int, *, delta: bool = False, **more: Any

@@ -1,7 +1,8 @@
 /*
  * Patches of a blob for minimal filtering (convolution/winograd.h) on processors: transformed[point][group][unit][patch] =
- * (B^T source B)[point], patches of all samples side by side, a vector of those of a row at a time. Cells outside the data
- * are 0. A vector may reach beyond its row's end: what follows is written later, by the same work-item.
+ * (B^T source B)[point], or (A delta A^T)[point], patches of all samples side by side, a vector of those of a row at a
+ * time. Cells outside the data are 0. A vector may reach beyond its row's end: what follows is written later, by the same
+ * work-item; behind the last patch are zeros up to whole vectors of SUM_LANES, if they are summed over.
  *
  * Blobs:
  *   SOURCE read data alone
@@ -19,7 +20,9 @@
  *   PATCHES_PITCH
  *   CELLS           results of a patch on a side
  *   TAPS            of a filter on a side
+ *   DELTA           0: B^T source B of overlapping patches, 1: A delta A^T of CELLS x CELLS cells
  *   LANES           patches in a vector
+ *   SUM_LANES       1 where nothing sums over patches
  * Moves:
  *   Winograd patches
  * Global:
@@ -30,8 +33,9 @@
 #include "convolution/copy_piece.h"
 #include "convolution/winograd.h"
 
+#define SIDE (DELTA ? CELLS : PATCH)
 /* Patches beside a vector's that its last one shares cells with, and the cells of a row of all these. */
-#define BESIDE ((PATCH - 1) / CELLS)
+#define BESIDE ((SIDE - 1) / CELLS)
 #define SEGMENT (CELLS * (LANES + BESIDE))
 
 /* Puts the cells of a segment whose numbers leave the same remainder by CELLS side by side. */
@@ -80,11 +84,11 @@ __kernel void convolution_winograd_rows(READ_BLOB(source), WRITE_ARRAY(real_t, t
             const int x = FIRST_X + patch * CELLS;
             const int begin = max(0, -x);
             const int end = min(SEGMENT, SOURCE_UNIT_WIDTH - x);
-            vector_t cells[PATCH * PATCH];
+            vector_t cells[SIDE * SIDE];
             for (int i = 0; i < SEGMENT; i += LANES) {
                 VECTOR_STORE(0, segment + i);
             }
-            for (int i = 0; i < PATCH; i++) {
+            for (int i = 0; i < SIDE; i++) {
                 if (y + i >= 0 && y + i < SOURCE_UNIT_HEIGHT) {
                     __global const source_t *from = source + BLOB_INDEX(SOURCE, n, unit, y + i, x);
                     for (int at = begin; at < end; at += LANES) {
@@ -92,22 +96,31 @@ __kernel void convolution_winograd_rows(READ_BLOB(source), WRITE_ARRAY(real_t, t
                         COPY_PIECE(from + at, segment + at, length)
                     }
                     deal(dealt, segment);
-                    for (int j = 0; j < PATCH; j++) {
-                        cells[i * PATCH + j] = VECTOR_LOAD(dealt[j % CELLS] + j / CELLS);
+                    for (int j = 0; j < SIDE; j++) {
+                        cells[i * SIDE + j] = VECTOR_LOAD(dealt[j % CELLS] + j / CELLS);
                     }
                 } else {
-                    for (int j = 0; j < PATCH; j++) {
-                        cells[i * PATCH + j] = 0;
+                    for (int j = 0; j < SIDE; j++) {
+                        cells[i * SIDE + j] = 0;
                     }
                 }
             }
             vector_t points[POINTS];
+#if DELTA
+            TRANSFORM_DELTA(points, cells);
+#else
             TRANSFORM_SOURCE(points, cells);
+#endif
             __global real_t *to = ARRAY(transformed) + unit * PATCHES + row * ROW_PATCHES + patch;
 #pragma unroll
             for (int point = 0; point < POINTS; point++) {
                 VECTOR_STORE(points[point], to + point * PATCHES_PITCH);
             }
+        }
+    }
+    for (int patch = count * SAMPLE_PATCHES; patch % SUM_LANES; patch++) {
+        for (int point = 0; point < POINTS; point++) {
+            ARRAY(transformed)[point * PATCHES_PITCH + unit * PATCHES + patch] = 0;
         }
     }
 }

@@ -27,10 +27,7 @@ CASES: dict[str, tuple[int, Conv2D, Shape]] = {
     "longer rows than vectors": (6, Conv2D(9, 3, padding=1), Shape(2, 6, 70)),
     "padding of 2, groups": (6, Conv2D(10, 3, padding=2, groups=2, bias="position"), Shape(6, 6, 5)),
     "taps of 5": (6, Conv2D(5, 5, padding=((2, 1), (0, 3)), bias=False), Shape(4, 8, 6)),
-    "taps of 2": (6, Conv2D(4, 2, padding="same"), Shape(3, 11, 7)),
-    "taps of 4": (6, Conv2D(6, 4, padding=2), Shape(3, 5, 8)),
     "small patches": (4, Conv2D(18, 3, bias="position"), Shape(4, 5, 9)),
-    "small patches, taps of 2": (4, Conv2D(3, 2, padding=1), Shape(4, 5, 9)),
     "asymmetric padding": (4, Conv2D(4, 3, padding=((2, 0), (0, 1)), bias=False), Shape(3, 4, 7)),
     "one result": (4, Conv2D(7, 3), Shape(6, 3, 3)),
     "one cell": (4, Conv2D(3, 3, padding=1), Shape(2, 1, 1)),
@@ -46,8 +43,9 @@ def check(
 ) -> ContractReport:
     """The layer contract with patches of one size alone."""
     side, layer, shape = case
-    monkeypatch.setattr(patches, "SIDES", (side,))
-    tuning = tuning_for("cpu", {"convolution/winograd_sums": tunables}, only={"patches"})
+    monkeypatch.setattr(patches, "SIDES", {side: patches.SIDES[side]})
+    every = {"convolution/winograd_sums": tunables, "convolution/winograd_products": tunables}
+    tuning = tuning_for("cpu", every, only={"patches"})
     options = {"relative": ERRORS[side], "absolute": ERRORS[side], **options}
     report = contract(device, layer, shape, tuning=tuning, **options)
     for run in report.runs.values():
@@ -55,6 +53,9 @@ def check(
             *_, rows, sums = run.calls[phase]
             assert (rows.kernel, sums.kernel) == ("convolution/winograd_rows", "convolution/winograd_sums")
             assert sums.macros["CELLS"] == side - layer.parameters([shape])[0].shape[-1] + 1
+        own = [call.kernel for call in run.calls["backward parameters"] if call.kernel.startswith("convolution/")]
+        assert own[:2] == ["convolution/winograd_rows"] * 2
+        assert own[-2:] == ["convolution/winograd_products", "convolution/winograd_filters"]
     return report
 
 
@@ -72,20 +73,26 @@ def test_every_arrangement(device: Device, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("side", [4, 6])
 def test_vectors(device: Device, lanes: int, side: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    tunables = {"MAXIMUM_LANES": lanes, "MAXIMUM_VECTORS": 2, "MAXIMUM_UNITS": 4}
+    tunables = {"MAXIMUM_LANES": lanes, "MAXIMUM_UNITS": 4}
     case = side, Conv2D(6, 3, padding=1), Shape(5, 9, 37)
-    report = check(device, monkeypatch, case, tunables, arrangements=["own pitches"])
+    # The gradient is the sum of a thousand products.
+    report = check(device, monkeypatch, case, tunables, arrangements=["own pitches"], absolute=3e-4)
     (run,) = report.runs.values()
     assert run.calls["forward"][-1].macros["LANES"] == lanes
+    products = [call for call in run.calls["backward parameters"] if call.kernel.endswith("products")]
+    assert {call.macros["LANES"] for call in products} == {lanes}
 
 
 def test_a_batch_in_chunks(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patches, "CACHE_PART", 1 << 30)
     monkeypatch.setattr(patches, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(patches, "MIN_SUM", 1)
     case = 6, Conv2D(5, 3, padding=1), Shape(4, 9, 9)
     report = check(device, monkeypatch, case, arrangements=["own pitches"])
     (run,) = report.runs.values()
     assert [launches(run, "forward", kernel) for kernel in ("blocks", "rows", "sums")] == [1, 3, 3]
+    kernels = "rows", "products", "filters"
+    assert [launches(run, "backward parameters", kernel) for kernel in kernels] == [6, 3, 1]
 
 
 # -- the choice, without a device --------------------------------------------------------------------------------------
