@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from heapq import heappop, heappush
 
 from blobnet.errors import PlanError
 from blobnet.hardware.device_model import DeviceModel
@@ -116,31 +115,37 @@ class _Slot:
         self.room = max(self.room, size)
 
 
-class _ArraySlots:
-    """Slots for arrays of one type, the largest first, in a tree whose nodes know a time when all slots below are busy.
+class _Slots:
+    """Slots for storages of one type, the largest first, in a tree whose nodes know when all slots below are busy.
 
-    Most arrays of a training live across one moment, so a search for free slots passes over most of them at once.
+    Most of a training lives across one moment, so a search for free slots passes over most of them at once.
     """
 
     def __init__(self) -> None:
         self.slots: list[_Slot] = []
         self._busy: list[list[tuple[int, int]]] = [[]]  # Of each height, the first and the last call, by place.
 
-    def slot_for(self, occupant: Occupant, size: int) -> _Slot:
-        """Put an array into the first free slot of the least room, or into a new one, and return that slot."""
-        number = self._free(occupant, range(len(self.slots)), last_first=True)
-        if number is None:
-            number = len(self.slots)
-            self.slots.append(_Slot(occupant, size))
-        else:
-            begin = bisect_left(self.slots, -self.slots[number].room, key=lambda slot: -slot.room)
-            number = self._free(occupant, range(begin, number + 1)) or begin
-            self.slots[number].add(occupant, size)
-        self._changed(number)
-        return self.slots[number]
+    def append(self, slot: _Slot) -> None:
+        """Add a slot, no larger than the others."""
+        self.slots.append(slot)
+        self._changed(len(self.slots) - 1)
 
-    def _free(self, occupant: Occupant, numbers: range, *, last_first: bool = False) -> int | None:
-        """Return the number of the first or the last slot among ``numbers`` that is free for an array."""
+    def add(self, occupant: Occupant, size: int, takes: Callable[[_Slot], bool]) -> bool:
+        """Put a storage into the first of the least free slots that are right for it; False if there is none."""
+        number = self._free(occupant, takes, range(len(self.slots)), last_first=True)
+        if number is None:
+            return False
+        begin = bisect_left(self.slots, -self.slots[number].room, key=lambda slot: -slot.room)
+        first = self._free(occupant, takes, range(begin, number))
+        number = number if first is None else first
+        self.slots[number].add(occupant, size)
+        self._changed(number)
+        return True
+
+    def _free(
+        self, occupant: Occupant, takes: Callable[[_Slot], bool], numbers: range, *, last_first: bool = False
+    ) -> int | None:
+        """Return the number of the first or the last slot among ``numbers`` that is free for a storage."""
         nodes = [(len(self._busy) - 1, 0)]
         while nodes:
             height, place = nodes.pop()
@@ -153,7 +158,7 @@ class _ArraySlots:
             if height:
                 children = [(height - 1, 2 * place), (height - 1, 2 * place + 1)]
                 nodes += children if last_first else children[::-1]
-            elif self.slots[place].is_free_for(occupant):
+            elif takes(self.slots[place]) and self.slots[place].is_free_for(occupant):
                 return place
         return None
 
@@ -254,11 +259,12 @@ def occupants(
 def _share_buffers(
     occupants: Sequence[Occupant], reuse: bool, batch_size: int, *, keep_planes: bool = False
 ) -> list[_Slot]:
-    """Put storages whose lifetimes do not meet into one buffer, in time proportional to their number.
+    """Put storages whose lifetimes do not meet into one buffer.
 
-    A blob takes a free buffer of its own plane geometry, whose halo is still zero: the one that wastes least. Failing
-    that it takes any free one that is large enough, else the largest free one, grown. With ``keep_planes`` it takes
-    none in which a halo would have to be cleared. Arrays never share with blobs: halos would be cleared at every step.
+    The largest come first, or one that lives long would take the place of a large one that is needed again. A blob
+    takes the least free buffer of its own plane geometry, whose halo is still zero, failing that the least free one of
+    any. With ``keep_planes`` it takes none in which a halo would have to be cleared. Arrays never share with blobs:
+    halos would be cleared at every step.
 
     Args:
         occupants: in the order of first use.
@@ -266,57 +272,21 @@ def _share_buffers(
         batch_size: the samples to make room for.
         keep_planes: as above.
     """
-    blobs = [item for item in occupants if item.blob]
-    # The largest arrays first, or one that lives long would take the place of a large one that is needed again.
-    arrays = sorted((item for item in occupants if not item.blob), key=lambda item: -item.size(batch_size))
-    if not reuse:
-        return [_Slot(item, item.size(batch_size)) for item in (*blobs, *arrays)]
-    return _share_blobs(blobs, batch_size, keep_planes) + _share_arrays(arrays, batch_size)
-
-
-def _share_blobs(blobs: Iterable[Occupant], batch_size: int, keep_planes: bool) -> list[_Slot]:
-    """Return the slots of blobs. They come in the order of first use: a buffer is free once its last call has run."""
     slots: list[_Slot] = []
-    busy: list[tuple[int, int]] = []  # The last call and the number of each slot in use, as a heap.
-    # The rooms and numbers of free ones, least first: of one plane geometry alone, and of any.
-    free = defaultdict[tuple[object, ...], list[tuple[int, int]]](list)
+    of_planes, of_kind = defaultdict[object, _Slots](_Slots), defaultdict[object, _Slots](_Slots)
 
-    def lists(slot: _Slot) -> Iterator[list[tuple[int, int]]]:
-        kind = slot.members[0].type
-        if len(slot.planes) == 1:
-            yield free[kind, slot.members[0].plane]
-        if not (keep_planes and slot.has_halo):
-            yield free[kind,]
-
-    for occupant in blobs:
-        while busy and busy[0][0] < occupant.first:
-            _, number = heappop(busy)
-            for entries in lists(slots[number]):
-                insort(entries, (slots[number].room, number))
-        size, found = occupant.size(batch_size), []
-        own = _Slot(occupant, size)
-        for is_other, entries in enumerate(lists(own)):
-            if entries:
-                # The least that is large enough, else the largest: the first of each size.
-                place = min(bisect_left(entries, (size,)), bisect_left(entries, (entries[-1][0],)))
-                room, number = entries[place]
-                found.append((room < size, is_other, abs(room - size), number))
-        if found:
-            number = min(found)[-1]
-            for entries in lists(slots[number]):
-                del entries[bisect_left(entries, (slots[number].room, number))]
-            slots[number].add(occupant, size)
-        else:
-            number = len(slots)
-            slots.append(own)
-        heappush(busy, (occupant.last, number))
+    for occupant in sorted(occupants, key=lambda item: -item.size(batch_size)):
+        size, kind = occupant.size(batch_size), (occupant.type, occupant.blob is None)
+        own, every = of_planes[kind, occupant.plane], of_kind[kind]
+        if reuse and own.add(occupant, size, lambda slot: len(slot.planes) == 1):
+            continue
+        takes_any = not (keep_planes and occupant.has_halo)
+        if reuse and takes_any and every.add(occupant, size, lambda slot: not (keep_planes and slot.has_halo)):
+            continue
+        slots.append(_Slot(occupant, size))
+        own.append(slots[-1])
+        every.append(slots[-1])
     return slots
-
-
-def _share_arrays(arrays: Iterable[Occupant], batch_size: int) -> list[_Slot]:
-    """Return the slots of arrays, which come the largest first."""
-    of_type = defaultdict[StorageType, _ArraySlots](_ArraySlots)
-    return list(dict.fromkeys(of_type[item.type].slot_for(item, item.size(batch_size)) for item in arrays))
 
 
 def _bytes(slots: Iterable[_Slot]) -> int:

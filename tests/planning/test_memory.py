@@ -69,8 +69,8 @@ def test_buffers_are_shared_in_turn_and_cleared_where_planes_change() -> None:
     assert (memory.placed["c"], memory.placed["d"]) == ("a", "b")
     assert len(memory.calls) == 3, "a halo that is zero already is not cleared"
     mixed = allocate(request, copies(a, b, blob("c", LARGE)))
-    assert mixed.placed["c"] == "a"
-    assert mixed.buffers["a"].per_sample == blob("c", LARGE).layout.memory_elements
+    assert mixed.placed["a"] == "c"
+    assert mixed.buffers["c"].per_sample == blob("c", LARGE).layout.memory_elements
     kernels = [(call.kernel, call.blobs["OUTPUT"].storage) for _, call in mixed.calls]
     assert kernels == [("blob/zero_halo", "a"), ("blob/copy", "b"), ("blob/zero_halo", "c"), ("blob/copy", "c")]
     apart = allocate(request_for(chain(), reuse=False), copies(a, b, c, d))
@@ -159,8 +159,7 @@ def _random_occupants(random: np.random.Generator, count: int) -> list[Occupant]
 def _places_by_asking_all(occupants: list[Occupant], keep_planes: bool) -> list[list[str]]:
     """The rule of :func:`_share_buffers` as it is written: the names in each buffer."""
     slots: list[list[Occupant]] = []
-    arrays = sorted((item for item in occupants if not item.blob), key=lambda item: -item.per_sample)
-    for new in [item for item in occupants if item.blob] + arrays:
+    for new in sorted(occupants, key=lambda item: -item.per_sample):
         ranks = []
         for number, members in enumerate(slots):
             room, planes = max(item.per_sample for item in members), {item.plane for item in members}
@@ -171,8 +170,7 @@ def _places_by_asking_all(occupants: list[Occupant], keep_planes: bool) -> list[
                 and all(item.last < new.first or new.last < item.first for item in members)
                 and not (keep_planes and clears)
             ):
-                waste = abs(room - new.per_sample)
-                ranks.append((room < new.per_sample, planes != {new.plane}, waste, number))
+                ranks.append((planes != {new.plane}, room, number))
         if ranks:
             slots[min(ranks)[-1]].append(new)
         else:
