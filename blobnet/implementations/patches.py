@@ -25,8 +25,9 @@ from blobnet.memory.blob import FLOAT32
 SIDES: Mapping[int, Collection[int]] = {4: (3,), 6: (3, 5)}
 #: Elements of a cache line, and units of which tiles have whole numbers, so that their weights are vectors.
 LINE, UNITS = 16, 4
-#: The part of the last cache that patches between two launches may take, and their bytes where it is not known.
-CACHE_PART, CHUNK_BYTES = 4, 1 << 23
+#: The part of the last cache that patches between two launches may take, and their bytes for each core: a virtual
+#: machine may tell of a cache that others use as well.
+CACHE_PART, CORE_BYTES = 4, 1 << 22
 #: What it costs to make a vector of patches at a point, one of its values, and to take one back, in multiply-adds; the
 #: same for a value of the weights, and for reading one that is there from the last batch; and a multiply-add itself.
 VECTOR_COST, PATCH_COST, RESULT_COST = 250, 25, 14
@@ -93,9 +94,9 @@ class Patches(Winograd):
 
     @property
     def most_samples(self) -> int:
-        caches = self.operation.tuning.model.caches
+        caches, cores = self.operation.tuning.model.caches, self.operation.cores
         size = FLOAT32.itemsize * self.batches * self.read_units * self.sample_patches
-        room = caches[-1] // CACHE_PART if caches else CHUNK_BYTES
+        room = min([cores * CORE_BYTES, *(last // CACHE_PART for last in caches[-1:])])
         return min(WORKSPACE // size, max(self.min_samples, room // size))
 
     @property

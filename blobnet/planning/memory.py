@@ -259,7 +259,7 @@ def occupants(
 def _share_buffers(
     occupants: Sequence[Occupant], reuse: bool, batch_size: int, *, keep_planes: bool = False
 ) -> list[_Slot]:
-    """Put storages whose lifetimes do not meet into one buffer.
+    """Put storages whose lifetimes do not meet into one buffer; return them in the order of first use.
 
     The largest come first, or one that lives long would take the place of a large one that is needed again. A blob
     takes the least free buffer of its own plane geometry, whose halo is still zero, failing that the least free one of
@@ -274,7 +274,6 @@ def _share_buffers(
     """
     slots: list[_Slot] = []
     of_planes, of_kind = defaultdict[object, _Slots](_Slots), defaultdict[object, _Slots](_Slots)
-
     for occupant in sorted(occupants, key=lambda item: -item.size(batch_size)):
         size, kind = occupant.size(batch_size), (occupant.type, occupant.blob is None)
         own, every = of_planes[kind, occupant.plane], of_kind[kind]
@@ -286,7 +285,10 @@ def _share_buffers(
         slots.append(_Slot(occupant, size))
         own.append(slots[-1])
         every.append(slots[-1])
-    return slots
+    turns = {item.name: turn for turn, item in enumerate(occupants)}
+    for slot in slots:
+        slot.members.sort(key=lambda item: turns[item.name])
+    return sorted(slots, key=lambda slot: turns[slot.members[0].name])
 
 
 def _bytes(slots: Iterable[_Slot]) -> int:

@@ -84,8 +84,7 @@ def test_vectors(device: Device, lanes: int, side: int, monkeypatch: pytest.Monk
 
 
 def test_a_batch_in_chunks(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patches, "CACHE_PART", 1 << 30)
-    monkeypatch.setattr(patches, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(patches, "CORE_BYTES", 1)
     monkeypatch.setattr(patches, "MIN_SUM", 1)
     case = 6, Conv2D(5, 3, padding=1), Shape(4, 9, 9)
     report = check(device, monkeypatch, case, arrangements=["own pitches"])
