@@ -1,4 +1,4 @@
-"""Square filters at stride 1 by minimal filtering (winograd.py), on processors.
+"""3x3 and 5x5 filters at stride 1 by minimal filtering (winograd.py), on processors.
 
 Patches become values at their points as the rows of a blob are read. A work-item multiplies those of a tile of patches
 with the weights of a block of units, point by point, and stores results: its sums never leave its cache. The gradient
@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
-from blobnet.implementations.blocking import VECTOR_COST as VECTOR_LANES
-from blobnet.implementations.blocking import Block, blocks, vector_tiles
+from blobnet.implementations.blocking import VECTOR_COST, Block, blocks, vector_tiles
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.winograd import WORKSPACE, Winograd
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, rounded_up
@@ -28,16 +27,22 @@ LINE, UNITS = 16, 4
 #: The part of the last cache that patches between two launches may take, and their bytes for each core: a virtual
 #: machine may tell of a cache that others use as well.
 CACHE_PART, CORE_BYTES = 4, 1 << 22
-#: What it costs to make a vector of patches at a point, one of its values, and to take one back, in multiply-adds; the
-#: same for a value of the weights, and for reading one that is there from the last batch; and a multiply-add itself.
-VECTOR_COST, PATCH_COST, RESULT_COST = 250, 25, 14
-WEIGHT_COST, KEPT_COST, PRODUCT_COST = 75, 5, 1.2
-#: What it costs to add up the lanes of a sum over patches, and patches of which sums should be; and to begin a chunk.
-SUM_COST, MIN_SUM, CHUNK_COST = 60, 512, 1_500_000
+#: What it costs to make a vector of patches at a point, and each of its values, in multiply-adds.
+READ_VECTOR_COST, READ_COST = 250, 25
+#: To make a value of a result of one at a point.
+RESULT_COST = 14
+#: To make a value of the weights at a point, and to read one that the last batch has left.
+WEIGHT_COST, KEPT_COST = 75, 5
+#: A multiply-add of the products.
+PRODUCT_COST = 1.2
+#: To add up the lanes of a sum over patches, and the patches that such sums should have.
+SUM_COST, MIN_SUM = 60, 512
+#: To begin a chunk.
+CHUNK_COST = 1_500_000
 
 
 class Patches(Winograd):
-    """Minimal filtering: square filters at stride 1 by 2.25 to 4 times fewer multiplications; sums stay near."""
+    """Minimal filtering: 3x3 and 5x5 at stride 1 by 2.25 to 4 times fewer multiplications; sums stay near."""
 
     tile: Block
 
@@ -58,9 +63,13 @@ class Patches(Winograd):
         for side, known in SIDES.items():
             if taps in known:
                 kind = f"patches{side - taps + 1}", side - taps + 1, side**2
-                one = cls(operation, (Block(0, 1, 1, 1), *kind))
+                one = cls(operation, (Block(0, 1, 1, 1), *kind))  # Chunks are the same whatever the tile.
                 found += [(tile, *kind) for tile in one.blocks(len(one.chunks[0]) * one.sample_patches)]
         return found
+
+    @classmethod
+    def kernel_of(cls, direction: str) -> str:
+        return "convolution/winograd_products" if direction == BACKWARD_WEIGHTS else cls.kernels
 
     def __init__(self, operation: Operation, choice: tuple[Block, str, int, int]) -> None:
         super().__init__(operation, choice)
@@ -97,7 +106,8 @@ class Patches(Winograd):
         caches, cores = self.operation.tuning.model.caches, self.operation.cores
         size = FLOAT32.itemsize * self.batches * self.read_units * self.sample_patches
         room = min([cores * CORE_BYTES, *(last // CACHE_PART for last in caches[-1:])])
-        return min(WORKSPACE // size, max(self.min_samples, room // size))
+        left = WORKSPACE - FLOAT32.itemsize * self.batches * self.fixed
+        return min(left // size, max(self.min_samples, room // size))
 
     @property
     def row_lanes(self) -> int:
@@ -114,7 +124,9 @@ class Patches(Winograd):
     def reading(self) -> float:
         """What it costs to make a sample's patches, for each point."""
         rows = self.sample_patches // self.row_patches * rounded_up(self.row_patches, self.row_lanes)
-        return (VECTOR_COST / self.row_lanes + PATCH_COST) * self.read_units * rows
+        readers = min(self.operation.cores, self.operation.groups * self.read_units)  # Each takes a unit.
+        cost = (READ_VECTOR_COST / self.row_lanes + READ_COST) * self.read_units * rows
+        return cost * self.operation.cores / readers
 
     @property
     def cost(self) -> float:
@@ -146,9 +158,11 @@ class Patches(Winograd):
         pitch = _pitch(self.operation.groups * elements)
         return self.operation.memory(f"{self.operation.direction}: {name}", self.points * pitch), pitch
 
-    def _read(self, samples: range, blob: Blob, to: Array, pitch: int, lanes: int = 1, **delta: bool) -> KernelCall:
+    def _read(
+        self, samples: range, blob: Blob, to: Array, pitch: int, lanes: int = 1, *, delta: bool = False
+    ) -> KernelCall:
         """Transforms the patches of a blob, and puts zeros behind the last one up to a multiple of ``lanes``."""
-        facts: dict[str, Any] = {"PATCHES_PITCH": pitch, "LANES": self.row_lanes, "SUM_LANES": lanes, **delta}
+        facts: dict[str, Any] = {"PATCHES_PITCH": pitch, "LANES": self.row_lanes, "SUM_LANES": lanes, "delta": delta}
         return self._patch(samples, blob, to, blob.shape.units // self.operation.groups, **facts)
 
     def patch_work(self, units: int) -> tuple[GlobalSize, None]:
@@ -158,7 +172,7 @@ class Patches(Winograd):
 class _Gradient(Patches):
     """Sums over patches, which lanes are until the end."""
 
-    kernels = "convolution/winograd_products"
+    variants = Patches.variants
     gradient = "convolution/winograd_filters"
 
     def blocks(self, patches: int) -> list[Block]:
@@ -190,7 +204,7 @@ class _Gradient(Patches):
     def cost(self) -> float:
         operation = self.operation
         vectors = sum(-(-len(chunk) * self.sample_patches // self.tile.lanes) for chunk in self.chunks)
-        sums = (PRODUCT_COST * VECTOR_LANES * vectors) * self.tile.cost + SUM_COST * len(self.chunks) * self.fixed
+        sums = (PRODUCT_COST * VECTOR_COST * vectors) * self.tile.cost + SUM_COST * len(self.chunks) * self.fixed
         every = operation.batch_size * self.reading + sums + WEIGHT_COST * self.fixed
         return self.batches * every / operation.cores + CHUNK_COST * len(self.chunks)
 

@@ -100,8 +100,9 @@ class Conv2D(_Convolution):
 
     output[o] = bias[o] + sum over input units i of its group and taps of weight[o, i] * input[i]
 
-    GPUs compute square filters at stride 1 by minimal filtering (Lavin & Gray 2015, arXiv 1509.09308) where that is
-    faster: the largest errors, at up to 512 units, then are 4e-5 of the result's root mean square instead of 2e-5.
+    Square filters at stride 1 (on processors 3x3 and 5x5) go by minimal filtering (Lavin & Gray 2015, arXiv 1509.09308)
+    where that is faster: the largest errors, at up to 512 units, then are 4e-5 of the result's root mean square instead
+    of 2e-5.
 
     Args:
         filters: output units.

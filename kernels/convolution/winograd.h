@@ -16,6 +16,8 @@
  */
 #define PATCH (CELLS + TAPS - 1)
 #define POINTS (PATCH * PATCH)
+/* Cells that a patch is made of, on a side: of a DELTA those of the results. */
+#define SIDE (DELTA ? CELLS : PATCH)
 
 /* The rows of a matrix for its pairs of points, each followed by the other pairs; and row 0, or the last one. */
 #if PATCH == 4

@@ -35,7 +35,6 @@
 #include "blob.h"
 #include "convolution/winograd.h"
 
-#define SIDE (DELTA ? CELLS : PATCH)
 /* Points that change hands at once. */
 #define STAGED 4
 

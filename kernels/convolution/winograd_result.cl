@@ -26,10 +26,7 @@
  *   units   groups * GROUP_UNITS
  */
 #include "blob.h"
-/* NOTE: forward, the result is the output; backward there is no epilogue. */
-#define OUTPUT_UNIT_HEIGHT RESULT_UNIT_HEIGHT
-#define OUTPUT_UNIT_WIDTH RESULT_UNIT_WIDTH
-#include "convolution/epilogue.h"
+#include "convolution/result.h"
 #include "convolution/winograd.h"
 #include "put.h"
 

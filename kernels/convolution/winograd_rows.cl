@@ -18,7 +18,7 @@
  *   FIRST_X
  *   PATCHES         patches of all samples, or more
  *   PATCHES_PITCH
- *   CELLS           results of a patch on a side
+ *   CELLS           results of a patch on a side, 2 or 4
  *   TAPS            of a filter on a side
  *   DELTA           0: B^T source B of overlapping patches, 1: A delta A^T of CELLS x CELLS cells
  *   LANES           patches in a vector
@@ -33,7 +33,6 @@
 #include "convolution/copy_piece.h"
 #include "convolution/winograd.h"
 
-#define SIDE (DELTA ? CELLS : PATCH)
 /* Patches beside a vector's that its last one shares cells with, and the cells of a row of all these. */
 #define BESIDE ((SIDE - 1) / CELLS)
 #define SEGMENT (CELLS * (LANES + BESIDE))
@@ -41,7 +40,7 @@
 /* Puts the cells of a segment whose numbers leave the same remainder by CELLS side by side. */
 INLINE void deal(__local real_t dealt[CELLS][LANES + BESIDE], __local const real_t *segment)
 {
-#if LANES > 1 && (CELLS == 2 || CELLS == 4)
+#if LANES > 1
     vector_t halves[CELLS];
 #pragma unroll
     for (int i = 0; i < CELLS; i += 2) {
@@ -50,16 +49,15 @@ INLINE void deal(__local real_t dealt[CELLS][LANES + BESIDE], __local const real
         halves[i] = (vector_t)(low.even, high.even);
         halves[i + 1] = (vector_t)(low.odd, high.odd);
     }
-#pragma unroll
-    for (int i = 0; i < CELLS / 2; i++) {
 #if CELLS == 4
-        VECTOR_STORE((vector_t)(halves[i].even, halves[i + 2].even), dealt[i]);
-        VECTOR_STORE((vector_t)(halves[i].odd, halves[i + 2].odd), dealt[i + 2]);
+    VECTOR_STORE((vector_t)(halves[0].even, halves[2].even), dealt[0]);
+    VECTOR_STORE((vector_t)(halves[1].even, halves[3].even), dealt[1]);
+    VECTOR_STORE((vector_t)(halves[0].odd, halves[2].odd), dealt[2]);
+    VECTOR_STORE((vector_t)(halves[1].odd, halves[3].odd), dealt[3]);
 #else
-        VECTOR_STORE(halves[0], dealt[0]);
-        VECTOR_STORE(halves[1], dealt[1]);
+    VECTOR_STORE(halves[0], dealt[0]);
+    VECTOR_STORE(halves[1], dealt[1]);
 #endif
-    }
     const int first = LANES;
 #else
     const int first = 0;

@@ -21,7 +21,7 @@
  *   PATCHES         patches of all samples, whole tiles, or more
  *   WEIGHTS_PITCH
  *   PATCHES_PITCH
- *   CELLS           results of a patch on a side
+ *   CELLS           results of a patch on a side, 2 or 4
  *   TAPS            of a filter on a side
  *   ACCUMULATE      1: add to RESULT
  *   LANES           patches in a vector
@@ -30,16 +30,13 @@
  * Tunables:
  *   MAXIMUM_LANES        loops 16 of 1 2 4 8 16: most lanes
  *   MAXIMUM_VECTORS      loops 3 of 1 2 3 4: most vectors a work-item
- *   MAXIMUM_UNITS        loops 16 of 1 2 3 4 6 8 12 16 24: most units a work-item
+ *   MAXIMUM_UNITS        loops 16 of 4 8 12 16 24: most units a work-item
  *   MAXIMUM_ACCUMULATORS loops 24 of 8 12 16 24 28: most vectors of sums
  * Global:
  *   width   blocks of units * groups * tiles of patches
  */
 #include "blob.h"
-/* NOTE: forward, the result is the output; backward there is no epilogue. */
-#define OUTPUT_UNIT_HEIGHT RESULT_UNIT_HEIGHT
-#define OUTPUT_UNIT_WIDTH RESULT_UNIT_WIDTH
-#include "convolution/epilogue.h"
+#include "convolution/result.h"
 #include "vector.h"
 #include "convolution/winograd.h"
 #include "put.h"
@@ -114,11 +111,7 @@ INLINE void put_rows(__local real_t rows[CELLS][ROW], __local real_t halves[2][2
         weave(rows[i] + 2 * LANES, VECTOR_LOAD(halves[0] + LANES), VECTOR_LOAD(halves[1] + LANES));
 #else
         for (int j = 0; j < CELLS; j++) {
-            real_t lanes[LANES];
-            VECTOR_STORE(row[j], lanes);
-            for (int lane = 0; lane < LANES; lane++) {
-                rows[i][lane * CELLS + j] = lanes[lane];
-            }
+            rows[i][j] = row[j];
         }
 #endif
     }

@@ -375,14 +375,15 @@ def assert_same_results(device: Device, graph: Graph, loss: Loss, *, training: b
             assert_gradients(found, first, "not shared")
 
 
-@pytest.mark.parametrize("name", ["fourier", "winograd", "tiled"])
+@pytest.mark.parametrize("name", ["fourier", "winograd", "tiled", "patches"])
 def test_a_sample_has_the_same_bits_beside_others(device: Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     take_small_tiles(monkeypatch)
     images = layers.Input(2, 9, 7)()
     graph = from_nodes(images, layers.Conv2D(3, 4, padding=2)(layers.Conv2D(4, 5, padding=2)(images)))
     model, loss = model_of(graph), MeanSquaredError()
     x, labels = batch_of(graph, loss)
-    tuning = tuning_for("gpu", group_size=device.largest_group, only={name})
+    kind = "cpu" if name == "patches" else "gpu"
+    tuning = tuning_for(kind, group_size=device.largest_group, only={name})
     plan = make_plan(graph, COUNT + 1, tuning=tuning, loss=loss, training=True, input_delta=True)
     assert any(call.way and call.way.variant.startswith(name) for _, call in plan.calls)
     others = np.concatenate([x[:1], 1e4 * x[1:]])
@@ -392,19 +393,20 @@ def test_a_sample_has_the_same_bits_beside_others(device: Device, monkeypatch: p
 
 
 @pytest.mark.usefixtures("small_tiles")
-def test_minimal_filtering_has_the_same_results_without_halos(device: Device) -> None:
+@pytest.mark.parametrize(("kind", "way", "kernel"), [("gpu", "winograd", "patch"), ("cpu", "patches", "rows")])
+def test_minimal_filtering_has_the_same_results_without_halos(device: Device, kind: str, way: str, kernel: str) -> None:
     """Its kernels, and a bias's gradient, read data cells alone: other bits would come from what lies behind a row."""
     images = layers.Input(2, 9, 7)()
-    node = layers.Activation("relu")(layers.Conv2D(8, 3, padding=1)(layers.Conv2D(16, 1)(images)))
+    node = layers.Activation("relu")(layers.Conv2D(8, 3, padding=1)(layers.Conv2D(16, 3, padding=1)(images)))
     graph = from_nodes(images, layers.Conv2D(3, 3, padding=1)(layers.MaxPool2D(3, 2, padding=1)(node)))
     model, loss = model_of(graph), MeanSquaredError()
     x, labels = batch_of(graph, loss)
-    tuning = tuning_for("gpu", group_size=device.largest_group, only={"winograd"})
+    tuning = tuning_for(kind, group_size=device.largest_group, only={way})
     found = []
     for every_halo in (False, True):
         settings = {"loss": loss, "training": True, "input_delta": True, "every_halo": every_halo}
         plan = make_plan(graph, COUNT + 1, tuning=tuning, **settings)
-        assert any(call.kernel == "convolution/winograd_patch" for _, call in plan.calls)
+        assert any(call.kernel == f"convolution/winograd_{kernel}" for _, call in plan.calls)
         padded = [blob for blob in plan.outputs.values() if not blob.layout.is_contiguous]
         assert bool(padded) == every_halo
         found.append(outcome(device, plan, model, x, labels, debug=True))
