@@ -18,7 +18,7 @@ from blobnet.inspection.mistakes import Mistake, Mistakes
 from blobnet.inspection.network_inputs import Sheet
 from blobnet.memory.blob import Shape
 from blobnet.model import Model
-from blobnet.models import resnet8
+from blobnet.models import resnet20
 from blobnet.models.lenet5 import lenet5
 from blobnet.planning.timeline import memory_schedule
 from blobnet.plots.model import _lanes
@@ -207,7 +207,7 @@ def test_masks_stand_beside_the_picture_that_they_are_of() -> None:
     np.testing.assert_allclose(legend.get_patches()[1].get_facecolor()[:3], truth[4, 9])
 
 
-@pytest.mark.parametrize(("build", "is_late"), [(resnet8, False), (lenet5, True)])
+@pytest.mark.parametrize(("build", "is_late"), [(resnet20, False), (lenet5, True)])
 def test_words_of_a_plan_stand_clear_of_the_line_to_its_peak(build: Callable[..., Model], is_late: bool) -> None:
     plan = build((1, 28, 28), 10).plan(128)
     found = memory_schedule(plan)
