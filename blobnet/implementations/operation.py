@@ -200,10 +200,8 @@ class Operation:
         blobs = self.input, self.output, *(step.blob for step in self.epilogue)
         lie = [(replace(blob.layout, unit_offset=0), blob.type) for blob in blobs if blob]
         window = self.groups, self.vertical, self.horizontal
-        return (
-            self.family, self.direction, *lie, *window, self.batch_size, self.bias_mode, self.accumulate,
-            self.keeps_weights,
-        )  # fmt: skip
+        others = self.batch_size, self.bias_mode, self.accumulate, self.keeps_weights
+        return self.family, self.direction, *lie, *window, *others
 
     @cached_property
     def plain(self) -> Operation:

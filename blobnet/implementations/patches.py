@@ -63,7 +63,7 @@ class Patches(Winograd):
         for side, known in SIDES.items():
             if taps in known:
                 kind = f"patches{side - taps + 1}", side - taps + 1, side**2
-                one = cls(operation, (Block(0, 1, 1, 1), *kind))  # Chunks are the same whatever the tile.
+                one = cls(operation, (Block(0, 1, 1, 1), *kind))  # Chunks hardly depend on the tile.
                 found += [(tile, *kind) for tile in one.blocks(len(one.chunks[0]) * one.sample_patches)]
         return found
 

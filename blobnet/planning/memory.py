@@ -81,18 +81,18 @@ class _Slot:
 
     Attributes:
         members: the storages, at least one.
-        room: elements of the largest for the batch.
+        room: elements for the batch, which none of them has more of.
         planes: the geometries of their planes.
         has_halo: whether there are zeros around the planes of any of them.
         longest: the first and the last call of the one that lives longest.
     """
 
-    def __init__(self, occupant: Occupant, size: int) -> None:
+    def __init__(self, occupant: Occupant, room: int) -> None:
         self.members: list[Occupant] = []
-        self.room, self.planes, self.has_halo = 0, set[object](), False
+        self.room, self.planes, self.has_halo = room, set[object](), False
         self.longest = (0, -1)
         self._lives: list[tuple[int, int]] = []
-        self.add(occupant, size)
+        self.add(occupant)
 
     def is_free_for(self, occupant: Occupant) -> bool:
         """Return True if none of its storages lives at the same time."""
@@ -104,15 +104,14 @@ class _Slot:
         """Return those whose halos others leave filled with values."""
         return [item for item in self.members if item.has_halo] if len(self.planes) > 1 else []
 
-    def add(self, occupant: Occupant, size: int) -> None:
-        """Puts one more in, of ``size`` elements for the batch, that lives at another time than the others."""
+    def add(self, occupant: Occupant) -> None:
+        """Puts one more in, that lives at another time than the others."""
         life = occupant.first, occupant.last
         self.members.append(occupant)
         insort(self._lives, life)
         self.longest = max(self.longest, life, key=lambda item: item[1] - item[0])
         self.planes.add(occupant.plane)
         self.has_halo |= occupant.has_halo
-        self.room = max(self.room, size)
 
 
 class _Slots:
@@ -130,7 +129,7 @@ class _Slots:
         self.slots.append(slot)
         self._changed(len(self.slots) - 1)
 
-    def add(self, occupant: Occupant, size: int, takes: Callable[[_Slot], bool]) -> bool:
+    def add(self, occupant: Occupant, takes: Callable[[_Slot], bool]) -> bool:
         """Put a storage into the first of the least free slots that are right for it; False if there is none."""
         number = self._free(occupant, takes, range(len(self.slots)), last_first=True)
         if number is None:
@@ -138,7 +137,7 @@ class _Slots:
         begin = bisect_left(self.slots, -self.slots[number].room, key=lambda slot: -slot.room)
         first = self._free(occupant, takes, range(begin, number))
         number = number if first is None else first
-        self.slots[number].add(occupant, size)
+        self.slots[number].add(occupant)
         self._changed(number)
         return True
 
@@ -275,14 +274,14 @@ def _share_buffers(
     slots: list[_Slot] = []
     of_planes, of_kind = defaultdict[object, _Slots](_Slots), defaultdict[object, _Slots](_Slots)
     for occupant in sorted(occupants, key=lambda item: -item.size(batch_size)):
-        size, kind = occupant.size(batch_size), (occupant.type, occupant.blob is None)
+        kind = occupant.type, occupant.blob is None
         own, every = of_planes[kind, occupant.plane], of_kind[kind]
-        if reuse and own.add(occupant, size, lambda slot: len(slot.planes) == 1):
+        if reuse and own.add(occupant, lambda slot: len(slot.planes) == 1):
             continue
         takes_any = not (keep_planes and occupant.has_halo)
-        if reuse and takes_any and every.add(occupant, size, lambda slot: not (keep_planes and slot.has_halo)):
+        if reuse and takes_any and every.add(occupant, lambda slot: not (keep_planes and slot.has_halo)):
             continue
-        slots.append(_Slot(occupant, size))
+        slots.append(_Slot(occupant, occupant.size(batch_size)))
         own.append(slots[-1])
         every.append(slots[-1])
     turns = {item.name: turn for turn, item in enumerate(occupants)}

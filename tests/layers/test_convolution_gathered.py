@@ -108,6 +108,7 @@ def test_a_short_batch(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         (Shape(64, 4, 4), 64, 32, "panels panels unitwise"),
         (Shape(64, 7, 7), 64, 128, "patches4 patches4 unitwise"),
         (Shape(64, 16, 16), 64, 32, "patches4 patches4 patches4"),
+        (Shape(256, 14, 14), 256, 8, "patches4 patches4 patches2"),
         (Shape(64, 56, 56), 64, 8, "patches4 patches4 patches4"),
         (Shape(3, 64, 64), 16, 32, "direct direct direct"),
     ],

@@ -15,6 +15,7 @@ from blobnet.implementations.base import Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.tile import Tile
 from blobnet.implementations.winograd import TILES, WEIGHT_TILES
+from blobnet.launch.kernel_call import Tuning
 from blobnet.layers import Conv2D
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import Shape
@@ -41,6 +42,16 @@ CASES: dict[str, tuple[int, Conv2D, Shape]] = {
 }
 
 
+def plan_for(monkeypatch: pytest.MonkeyPatch, implementation: type[Implementation], batch_size: int) -> None:
+    """Has candidates be as in a plan for so many samples."""
+    candidates = implementation.candidates
+
+    def planned(operation: Operation) -> Iterator[Implementation]:
+        return candidates(replace(operation, batch_size=batch_size))
+
+    monkeypatch.setattr(implementation, "candidates", planned)
+
+
 def check(
     device: Device,
     monkeypatch: pytest.MonkeyPatch,
@@ -53,12 +64,8 @@ def check(
 ) -> ContractReport:
     """The layer contract with patches of one size alone, as in a plan for ``batch_size`` samples."""
     patch, layer, shape = case
-    candidates = winograd.Winograd.candidates
-
-    def planned(operation: Operation) -> Iterator[Implementation]:
-        return candidates(replace(operation, batch_size=batch_size or operation.batch_size))
-
-    monkeypatch.setattr(winograd.Winograd, "candidates", planned)
+    if batch_size:
+        plan_for(monkeypatch, winograd.Winograd, batch_size)
     monkeypatch.setattr(winograd, "PATCH_TAPS", {patch: winograd.PATCH_TAPS[patch]})
     monkeypatch.setattr(winograd, "_SUM_ROWS", 16)
     for name, known in ("TILES", tiles[:1]), ("WEIGHT_TILES", tiles[1:]):
@@ -142,11 +149,14 @@ def test_chunks_and_short_batches(
 # -- the choice, without a device --------------------------------------------------------------------------------------
 
 
-def plan_of(layer: Conv2D, shape: Shape, batch_size: int = 64) -> Plan:
+def plan_of(
+    layer: Conv2D, shape: Shape, batch_size: int = 64, *, training: bool = True, tuning: Tuning | None = None
+) -> Plan:
+    """A plan of a layer behind an input; for a large GPU, if nothing else is said."""
     node = layers.Input(shape.units, shape.height, shape.width)()
     graph = from_nodes(node, layers.Dense(2)(layers.GlobalAveragePool()(layer(node))))
-    tuning = tuning_for("gpu", compute_units=132)
-    return make_plan(graph, batch_size, loss=CrossEntropy(), training=True, tuning=tuning, input_delta=True)
+    loss, tuning = CrossEntropy() if training else None, tuning or tuning_for("gpu", compute_units=132)
+    return make_plan(graph, batch_size, loss=loss, training=training, tuning=tuning, input_delta=training)
 
 
 @pytest.mark.parametrize(

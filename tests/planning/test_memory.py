@@ -203,4 +203,4 @@ def test_what_lives_at_once_is_never_in_one_place() -> None:
             meets = any(item.first <= other.last and other.first <= item.last for other in slot.members)
             assert slot.is_free_for(item) == (not meets)
             if not meets:
-                slot.add(item, 1)
+                slot.add(item)
