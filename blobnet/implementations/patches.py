@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
@@ -24,6 +26,8 @@ from blobnet.memory.blob import FLOAT32
 SIDES: Mapping[int, Collection[int]] = {4: (3,), 6: (3, 5)}
 #: Elements of a cache line, and units of which tiles have whole numbers, so that their weights are vectors.
 LINE, UNITS = 16, 4
+#: The cheapest tiles of each kind of patches that are candidates: planning looks at the cost of each.
+MOST_TILES = 4
 #: The part of the last cache that patches between two launches may take, and their bytes for each core: a virtual
 #: machine may tell of a cache that others use as well.
 CACHE_PART, CORE_BYTES = 4, 1 << 22
@@ -54,18 +58,13 @@ class Patches(Winograd):
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Patches]:
         own = _Gradient if operation.direction == BACKWARD_WEIGHTS else cls
-        found = (own(operation, choice) for choice in own.tiles(operation))
-        return (item for item in found if item.fits)
-
-    @classmethod
-    def tiles(cls, operation: Operation) -> list[tuple[Any, str, int, int]]:
-        taps, found = operation.vertical.kernel, []
-        for side, known in SIDES.items():
-            if taps in known:
-                kind = f"patches{side - taps + 1}", side - taps + 1, side**2
-                one = cls(operation, (Block(0, 1, 1, 1), *kind))  # Chunks hardly depend on the tile.
-                found += [(tile, *kind) for tile in one.blocks(len(one.chunks[0]) * one.sample_patches)]
-        return found
+        taps = operation.vertical.kernel
+        for side in (side for side, known in SIDES.items() if taps in known):
+            kind = f"patches{side - taps + 1}", side - taps + 1, side**2
+            one = own(operation, (Block(0, 1, 1, 1), *kind))  # Chunks hardly depend on the tile.
+            tiles = one.blocks(len(one.chunks[0]) * one.sample_patches) if one.fits else ()
+            found = (own(operation, (tile, *kind)) for tile in tiles)
+            yield from islice((item for item in found if item.fits), MOST_TILES)
 
     @classmethod
     def kernel_of(cls, direction: str) -> str:
@@ -109,7 +108,7 @@ class Patches(Winograd):
         left = WORKSPACE - FLOAT32.itemsize * self.batches * self.fixed
         return min(left // size, max(self.min_samples, room // size))
 
-    @property
+    @cached_property
     def row_lanes(self) -> int:
         """Patches of a row that are read at once."""
         return power_of_two(self.row_patches, self.tunables(self.operation)["MAXIMUM_LANES"])
