@@ -279,7 +279,7 @@ def test_a_model_lets_go_of_devices_that_nobody_else_has(device: Device) -> None
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
-def test_twenty_networks_one_after_another_take_no_more_memory_than_ten(
+def test_forty_networks_one_after_another_take_no_more_memory_than_twenty(
     device: Device, request: pytest.FixtureRequest
 ) -> None:
     gc.freeze()  # What other tests have left is not looked at twenty times.
@@ -290,11 +290,11 @@ def test_twenty_networks_one_after_another_take_no_more_memory_than_ten(
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
     taken = []
-    for number in range(20):
-        model = Sequential([layers.Input(5 + number), layers.Dense(7), layers.Activation("relu"), layers.Dense(3)])
-        x, y = np.ones((16, 5 + number), np.float32), np.arange(16) % 3
-        model.fit(x, y, epochs=1, batch_size=8, device=device, verbose=False)
+    for number in range(40):  # Ten networks, again and again: to compile is what the first ones take.
+        units = 5 + number % 10
+        model = Sequential([layers.Input(units), layers.Dense(701), layers.Activation("relu"), layers.Dense(3)])
+        x, y = np.ones((512, units), np.float32), np.arange(512) % 3  # Some megabytes of blobs a network.
+        model.fit(x, y, epochs=1, batch_size=256, device=device, verbose=False)
         model.predict(x, device=device)
         taken.append(resident())
-    # A program that a driver has loaded takes some 100 KiB for as long as the process lives.
-    assert taken[19] - taken[9] < 20 << 20, [size >> 20 for size in taken]
+    assert taken[39] - taken[19] < 6 << 20, [size >> 20 for size in taken]
