@@ -505,6 +505,7 @@ class Model:
         teacher_weight: float | None = None,
         sizes: Mapping[int, int | tuple[int, int]] | None = None,
         fit_memory: bool | None = None,
+        recompute: bool | None = None,
         seed: int | None = None,
         resume: bool = False,
         device: Device | str | None = None,
@@ -574,20 +575,20 @@ class Model:
             augment: how samples change at random, anew in every epoch: a list of :mod:`blobnet.augment`, applied in
                 that order, or a string, "crop=2, flip". Labels, targets and ``validation`` stay as they are. By default
                 they do not change. Of several inputs those of one, {its name: how}.
-            teacher: another model, whose answers to the same samples are learned besides the labels (docs/training.md);
-                by default none.
+            teacher: another model, whose answers are learned besides the labels (docs/training.md); by default none.
             temperature: what the logits of both models are divided by for that, 4 by default.
             teacher_weight: of the distance from the teacher's answers, which is added to the loss; 1 by default.
             sizes: of pictures that grow from epoch to epoch, N or (height, width): {0: 128, 10: 160, 20: 224} begins
                 with 128x128, takes 160x160 after ten epochs, and ends with the model's own size, in which ``x`` and
                 ``validation`` are given. By default the latter alone.
-            fit_memory: where the device has too little memory for a batch, compute it in parts, whose gradients are
-                added up, with a warning: the same steps but for rounding, for batch norms (which normalise each part by
-                itself), and for samples that are mixed (with others of their part). Not of an iterable.
+            fit_memory: where the device has too little memory for a batch, ``recompute``, or compute it in parts, whose
+                gradients are added up (docs/training.md), with a warning. Not of an iterable.
+            recompute: compute outputs of norms and activations again in the backward pass, in place of keeping them:
+                the same bits in less memory, some percent slower.
             seed: of the samples' order, of augmentation and of dropout; 0 by default.
             resume: go on with the last training, or with that of the file that the model was loaded from. What is given
                 must be as it was, but for ``epochs``, the optimizer's learning rate, ``steps_per_epoch``, and how it is
-                computed (``precision``, ``reduction``, ``fit_memory``).
+                computed (``precision``, ``reduction``, ``fit_memory``, ``recompute``).
             device: a device or its name; the best one if None.
             precision: fp32, by default; tf32 rounds factors of convolutions to 10 bits of fraction for tensor cores of
                 NVIDIA GPUs; bf16 keeps bfloat16 between layers, 8 bits, in half the memory; fp16 float16, 11 bits of

@@ -110,13 +110,15 @@ def random_classes(model: Model, count: int) -> npt.NDArray[np.int32]:
     return np.random.default_rng(1).integers(0, shape.units, (count, *shape.dimensions[1:]), np.int32)
 
 
-def check(device: Device, model: Model, batch_size: int) -> None:
+def check(device: Device, model: Model, batch_size: int, *, recompute: bool = False) -> None:
     """Raises what :class:`NetworkBench` would, before it takes any memory."""
-    plan_step(device, model.graph, _settings(batch_size), StepContext())
+    plan_step(device, model.graph, settings_of(batch_size, recompute=recompute), StepContext())
 
 
-def _settings(batch_size: int) -> TrainingSettings:
-    return TrainingSettings(loss=CrossEntropy(), optimizer=Adam(LEARNING_RATE), batch_size=batch_size)
+def settings_of(batch_size: int, *, recompute: bool = False) -> TrainingSettings:
+    """Return how a network is trained that is timed."""
+    optimizer = Adam(LEARNING_RATE)
+    return TrainingSettings(loss=CrossEntropy(), optimizer=optimizer, batch_size=batch_size, recompute=recompute)
 
 
 class NetworkBench:
@@ -126,15 +128,16 @@ class NetworkBench:
         device: where to run.
         model: the network; its output must be logits.
         batch_size: samples a step.
+        recompute: as for ``fit``.
 
     Raises:
         PlanError: the plan does not fit the device.
         ShapeError: the output is not one logit for each class.
     """
 
-    def __init__(self, device: Device, model: Model, batch_size: int) -> None:
+    def __init__(self, device: Device, model: Model, batch_size: int, *, recompute: bool = False) -> None:
         self.device, self.model, self.batch_size = device, model, batch_size
-        settings, context = _settings(batch_size), StepContext(debug=False)
+        settings, context = settings_of(batch_size, recompute=recompute), StepContext(debug=False)
         self.optimizer = settings.optimizer
         self.step = TrainingStep(device, model.graph, model.weights, settings, context)
         self.evaluator = Evaluator.of(device, model.graph, self.step.parameters, batch_size, debug=False)

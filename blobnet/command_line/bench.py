@@ -32,7 +32,7 @@ _SHOWN_KERNELS = 12
 
 #: Options that are for one subject of measurement alone, and those that each does not take.
 _FOR_MODEL, _FOR_FIT, _FOR_LAYERS = ("launches", "classes"), ("augment",), ("direction",)
-_NETWORKS = ("model", "fit")
+_NETWORKS, _FOR_NETWORKS = ("model", "fit"), ("recompute",)
 _REFUSED = {
     "model": (*_FOR_LAYERS, *_FOR_FIT),
     "fit": (*_FOR_LAYERS, *_FOR_MODEL, "against", "plot"),
@@ -51,7 +51,7 @@ def prepare(options: argparse.Namespace) -> None:
         OptionError, ShapeError, FileError, PlanError: the command line names what there is not, or what does not go
             together, or what does not fit the device.
     """
-    for name in _REFUSED.get(options.what, (*_FOR_MODEL, *_FOR_FIT)):
+    for name in _REFUSED.get(options.what, (*_FOR_MODEL, *_FOR_FIT, *_FOR_NETWORKS)):
         if getattr(options, name):
             raise OptionError(f"--{name.replace('_', '-')}", f"this option is not for bench {options.what}")
     if options.plot is not None:
@@ -75,7 +75,7 @@ def prepare(options: argparse.Namespace) -> None:
     device.padding = Padding(align=options.align)
     options.samples = options.batch_size or BATCH_SIZES[device.is_host]
     if options.what in _NETWORKS:
-        network.check(device, options.model, options.samples)
+        network.check(device, options.model, options.samples, recompute=options.recompute)
     options.where = None
     if options.twin:
         options.where = options.twin.device_for(device.info)
@@ -128,7 +128,7 @@ def _run_model(options: argparse.Namespace, top: Roofline, say: Callable[[str], 
     model: Model = options.model
     device, batch_size, where = options.opened, options.samples, options.where
     shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
-    bench = network.NetworkBench(device, model, batch_size)
+    bench = network.NetworkBench(device, model, batch_size, recompute=options.recompute)
     say(f"{source.text} for {'x'.join(map(str, shape))} and {classes} classes\n")
     steps = []
     for kind in (network.TRAINING, network.INFERENCE):

@@ -68,6 +68,8 @@ _MEMORY = """\
 --align N  round the rows and the planes of blobs up to multiples of N numbers (default: 1)
 --storage NAME  what is kept between layers, where --precision does not say it: float32; in half the memory bfloat16 or
   float16, which are precision bf16 and fp16 (default: float32)"""
+_RECOMPUTE = """\
+--recompute  compute blobs again in the backward pass, where that takes little, in place of keeping them"""
 _PRETRAINED = """\
 --pretrained NAME  for a network in place of the file, resnet50 say: its weights, as for train"""
 _DEVICE = """\
@@ -112,7 +114,9 @@ training:
 {_METRICS}
 --class-weights balanced  balanced: all classes weigh the same, however many samples they have
 --accumulate N  batches of a step, whose gradients are added up (default: 1)
---fit-memory  compute a batch in parts, whose gradients are added up, where the device has no memory for all of it
+--fit-memory  where the device has no memory for a batch, --recompute, or compute it in parts, whose gradients are
+  added up
+{_RECOMPUTE}
 --shards N  parts of a batch, added in a fixed order: up to so many ranks give the same bits (default: 1,
   under mpiexec 8)
 --reduction NAME  how ranks add: ordered, with the same bits for any number of them, or fast, as MPI likes (default:
@@ -274,6 +278,7 @@ model MODEL  {_MODEL}; or a model file
 {_FREEZE}
 --optimizer NAME  whose state is counted: {{optimizers}} (default: adam)
 {_MEMORY}
+{_RECOMPUTE}
 {_PRECISION}
 --memory SIZE  find the largest batch for this memory, 8GiB say, not a device's
 --plot FILE  draw what holds memory, launch by launch ({_DRAWN})
@@ -300,6 +305,8 @@ subject SUBJECT  a network, a suite or a shape (default for layers: resnet50)
 for bench model:
 --classes N  default: the model's own
 --launches  list every launch, not every kernel
+for bench model and bench fit:
+{_RECOMPUTE}
 for bench fit:
 --augment LIST  measure that too
 """,
@@ -365,6 +372,7 @@ _MORE: dict[str, Mapping[str, Any]] = {
     "train batch_size": {"default": None},
     "train seed": {"default": None},
     "fit_memory": {"default": None},
+    "train recompute": {"default": None},
     "sam_adaptive": {"default": None},
     "sync_batch_norm": {"default": None},
     "reduction": _choice("ordered", "fast"),

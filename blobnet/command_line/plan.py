@@ -45,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
     model, name, tail = _model(options)
     limits, kind = _limits(options)
     training = not options.inference and not tail
+    if options.recompute and not training:
+        raise OptionError("--recompute", "there is a backward pass in training alone")
     precision, storage = settle(options.precision, options.storage)
     names = list(model.graph.outputs)
     # Of a model that was not trained: what its outputs can be. A single one is no class, unless classes are asked for.
@@ -61,7 +63,8 @@ def run(options: argparse.Namespace) -> int:
     at_once = counts_at_once(kind, own)[0]
     sums = sums_of(model.graph, table, steps, world, at_once=at_once)
     settings, size = of_shards(sums, own), options.batch_size // shards * at_once
-    plan = make_plan(model.graph, size, loss=loss, training=training, tuning=tuning, parameters=table, **settings)
+    settings |= {"loss": loss, "training": training, "recompute": options.recompute}
+    plan = make_plan(model.graph, size, tuning=tuning, parameters=table, **settings)
     title = f"{name}, {'training' if training else 'inference'}, batch {size}, kernels for a {kind.name}"
     print(f"{title}\n")
     memory: dict[str, int] = {}

@@ -49,8 +49,9 @@ _MADE: WeakKeyDictionary[Programs, LRUCache[str | None, Plan]] = WeakKeyDictiona
 _KEPT_PLANS = 4
 
 #: What to do about a batch that is too large for a device.
-IN_PARTS = "fit(fit_memory=True), or --fit-memory, computes a batch in parts that fit."
+IN_PARTS = "fit(fit_memory=True), or --fit-memory, takes less: it computes blobs again, or a batch in parts."
 
+_Way = TypeVar("_Way")
 _Made = TypeVar("_Made")
 
 
@@ -325,8 +326,8 @@ def check_fits(plan: Plan, device: Device, reserved: int = 0) -> None:
         )
 
 
-def first_that_fits(device: Device, batch_sizes: Sequence[int], make: Callable[[int], _Made]) -> _Made:
-    """Return what ``make`` gives for the first of some batch sizes for which there is memory.
+def first_that_fits(device: Device, ways: Sequence[_Way], make: Callable[[_Way], _Made]) -> _Made:
+    """Return what ``make`` gives for the first of some ways, batch sizes say, for which there is memory.
 
     A plan that fits a device may find less there: others use it too.
 
@@ -334,15 +335,15 @@ def first_that_fits(device: Device, batch_sizes: Sequence[int], make: Callable[[
         PlanError, OutOfMemoryError: there is none for the last one either.
     """
 
-    def made(batch_size: int) -> _Made:
-        found = make(batch_size)
+    def made(way: _Way) -> _Made:
+        found = make(way)
         device.queue.finish()  # Drivers may look for memory when it is first used.
         return found
 
-    for batch_size in batch_sizes[:-1]:
+    for way in ways[:-1]:
         with contextlib.suppress(PlanError, OutOfMemoryError):
-            return made(batch_size)
-    return made(batch_sizes[-1])
+            return made(way)
+    return made(ways[-1])
 
 
 def build(device: Device, call: KernelCall, text: str) -> None:

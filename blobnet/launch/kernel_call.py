@@ -243,10 +243,10 @@ class KernelCall:
     these sizes alone, also where the header has them as arguments. ``generated`` is the kernel's source where it is no
     file of kernels/; ``kernel`` is its name then.
 
-    ``label`` is for people alone: ``conv1 forward``. ``owner`` is the layer, loss or optimizer that the call is for
-    (None: the plan's own clears a halo); of a layer ``vertex`` is the number in the graph, and ``direction`` is given.
-    Of several ways to compute (blobnet/implementations) ``way`` is the one that it is part of, ``task`` what that does,
-    and ``cost`` what all its calls should take (of the first, else 0). ``reason`` says why a call only moves values.
+    ``label`` is for people: ``conv1 forward``. ``owner`` is the layer, loss or optimizer that the call is for (None:
+    the plan's own clears a halo); of a layer ``vertex`` is the number in the graph, and ``direction`` is given. Of
+    several ways to compute (blobnet/implementations) ``way`` is its own, ``task`` what that does, and ``cost`` what all
+    its calls take (of the first, else 0). ``again`` makes its blob again for less; ``reason`` says why it moves values.
     """
 
     kernel: str
@@ -270,6 +270,7 @@ class KernelCall:
     direction: str = ""
     generated: kernel_source.KernelSource | None = None
     reason: str = ""
+    again: KernelCall | None = field(default=None, compare=False, repr=False)
 
     @property
     def source(self) -> kernel_source.KernelSource:

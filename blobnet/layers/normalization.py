@@ -102,17 +102,18 @@ class BatchNorm(Layer):
         units = source.shape.units
         own: dict[str, Macro] = {"MOMENTUM": float(self.momentum), "EPSILON": float(self.epsilon)}
         made = {"STATISTICS": _statistics(site), **running}
+        arrays = {"STATISTICS": _statistics(site), **_affine(site)}
+        last = with_epilogue(
+            cell_call("normalization/forward", label, blobs, site.tuning, arrays=arrays), site.epilogue
+        )
         if _by_units(site):
-            arrays = {**made, **_affine(site)}
-            call = _unit_call(
-                "normalization/forward_unit", label, site, blobs, arrays, {"UNITS": source.layout.unit_count, **own}
-            )
-            return [with_epilogue(call, site.epilogue)]
+            own |= {"UNITS": source.layout.unit_count}
+            call = _unit_call("normalization/forward_unit", label, site, blobs, {**made, **_affine(site)}, own)
+            return [replace(with_epilogue(call, site.epilogue), again=last)]
         partials = {"PARTIALS": site.memory("partials", per_sample=3 * source.shape.planes)}
         kernel = "normalization/forward_plane_statistics"
         plane_size, plane_local, lanes = _plane_work(kernel, source, site.tuning)
         unit_size, unit_local = _unit_work(units, site.tuning)
-        arrays = {"STATISTICS": _statistics(site), **_affine(site)}
         depth, cells = source.layout.depth.size, source.layout.plane_elements
         sizes: dict[str, Macro] = {"UNITS": units, "DEPTH": depth, "CELLS": cells}
         shards: list[KernelCall] = []
@@ -142,7 +143,7 @@ class BatchNorm(Layer):
                 local_size=unit_local,
             ),
             *shards,
-            with_epilogue(cell_call("normalization/forward", label, blobs, site.tuning, arrays=arrays), site.epilogue),
+            last,
         ]
 
     def epilogue(self, site: LayerContext) -> tuple[EpilogueOp, ...] | None:

@@ -39,7 +39,7 @@ def with_combined(request: Request, calls: Sequence[PhasedCall]) -> tuple[Phased
 
 
 class _Use(NamedTuple):
-    """The use of a storage's elements by a call; ``place`` is the call's."""
+    """The use of a storage by a call at a place: of so many units of blobs, or elements of arrays."""
 
     place: int
     first: float
@@ -49,7 +49,7 @@ class _Use(NamedTuple):
         return self.first < other.end and other.first < self.end
 
 
-class _Uses:
+class Uses:
     """The uses of the calls so far."""
 
     def __init__(self) -> None:
@@ -76,7 +76,8 @@ def _uses(place: int, call: KernelCall) -> Iterator[tuple[str, _Use, bool]]:
     """The storages that a call uses, what it uses of them, and whether it writes there."""
     source = call.source
     for role, blob in call.blobs.items():
-        yield blob.storage, _Use(place, 0, math.inf), source.blobs[role] != "read"
+        first, count = (0, math.inf) if blob.is_memory else (blob.layout.unit_offset, blob.layout.unit_count)
+        yield blob.storage, _Use(place, first, first + count), source.blobs[role] != "read"
     for role, array in call.arrays.items():
         is_known = array.elements and not array.per_sample
         yield (
@@ -123,7 +124,7 @@ def _groups(calls: Sequence[PhasedCall], room: int, rare: str) -> list[list[int]
 
     ``room``: bytes at most of their arrays that lie in memory of the plan's. ``rare``: a phase whose calls stay apart.
     """
-    alone, uses = _alone(calls), _Uses()
+    alone, uses = _alone(calls), Uses()
     found, left, last = list[list[int]](), dict[int, int](), dict[object, list[int]]()
     for place, (phase, call) in enumerate(calls):
         own = {role: array for role, array in call.arrays.items() if not array.persistent}

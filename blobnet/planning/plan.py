@@ -14,8 +14,9 @@ from blobnet.network.graph import Graph
 from blobnet.planning.combining import with_combined
 from blobnet.planning.constants import PhasedCall, with_constants
 from blobnet.planning.deltas import place_deltas
-from blobnet.planning.memory import Buffer, allocate
+from blobnet.planning.memory import MAX_ELEMENTS, Buffer, allocate
 from blobnet.planning.placement import place_outputs
+from blobnet.planning.recomputing import with_recomputed
 from blobnet.planning.report import report
 from blobnet.planning.request import Request
 from blobnet.planning.roles import assign_roles
@@ -24,8 +25,6 @@ from blobnet.planning.sharding import with_shards
 from blobnet.planning.statistics import with_own_statistics
 from blobnet.support.garbage import gc_paused
 from blobnet.support.old_names import names_of_parts
-
-_MAX_SAMPLES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Plan:
         placed: the buffer of each storage.
         outputs, deltas: the blobs of each vertex, by layer name.
         fused: for each layer that the kernels of another compute, that one.
-        sites: the place of each vertex, by layer name.
+        sites: of each vertex, by layer name.
     """
 
     request: Request
@@ -119,7 +118,7 @@ class Plan:
         larger batch may fit again.)
         """
         room = memory, allocation, reserved
-        fitting, too_large = (self.batch_size, _MAX_SAMPLES) if self.fits(*room) else (0, self.batch_size)
+        fitting, too_large = (self.batch_size, MAX_ELEMENTS) if self.fits(*room) else (0, self.batch_size)
         plan = self
         while fitting + 1 < too_large:
             batch = plan._largest_count(*room)
@@ -128,8 +127,7 @@ class Plan:
             if not fitting < batch < too_large:
                 batch = (fitting + too_large) // 2
             try:
-                plan = self.for_batch(batch)
-                fits = plan.fits(*room)
+                fits = (plan := self.for_batch(batch)).fits(*room)
             except ShapeError:  # More elements than kernels can count.
                 fits = False
             fitting, too_large = (batch, too_large) if fits else (fitting, batch)
@@ -137,8 +135,8 @@ class Plan:
 
     def _largest_count(self, memory: int, allocation: int, reserved: int) -> int:
         """Return the largest batch with the work space of this plan."""
-        counts = range(1, _MAX_SAMPLES)
-        return bisect_left(counts, True, key=lambda count: not self.fits(memory, allocation, reserved, count))
+        room, counts = (memory, allocation, reserved), range(1, MAX_ELEMENTS)
+        return bisect_left(counts, True, key=lambda count: not self.fits(*room, count))
 
 
 def make_plan(graph: Graph, batch_size: int, **settings: Any) -> Plan:
@@ -167,7 +165,7 @@ def _plan(request: Request) -> Plan:
     places = place_outputs(request, roles)
     deltas = place_deltas(request, roles, places)
     layouts, fusion, scheduled = settle(request, roles, places, deltas)
-    calls: Sequence[PhasedCall] = [(item.phase, item.call) for item in scheduled]
+    calls: Sequence[PhasedCall] = with_recomputed(request, [(item.phase, item.call) for item in scheduled])
     calls = with_constants(calls, request.changing_parameters)
     calls = with_own_statistics(calls, request.statistics)
     calls = with_combined(request, calls)

@@ -32,6 +32,7 @@ class Request:
         policy_steps: how many steps of a policy of augmentation these rows have.
         share: let blobs share memory (concat, in place); without it every join is an explicit copy.
         reuse: give memory that is no longer needed to later blobs.
+        recompute: compute again in the backward pass what it can have from other blobs, in place of keeping it.
         every_halo: have the zeros that any of a layer's kernels reads, not only those for the ones that were chosen.
         shards: of a step, whose batch norms are over all of them; 1: batch norms are over a batch.
         in_batches: whether the parameters stay as they are for several batches of training, whose gradients are added.
@@ -57,6 +58,7 @@ class Request:
     policy_steps: int = 0
     share: bool = True
     reuse: bool = True
+    recompute: bool = False
     every_halo: bool = False
     shards: int = 1
     in_batches: bool = False

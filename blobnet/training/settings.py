@@ -321,6 +321,9 @@ class TrainingSettings:
     fit_memory: bool = field(
         default=False, metadata=_rules(_flag, describe=lambda graph, name, held: {}, in_files=_ELSEWHERE)
     )
+    recompute: bool = field(
+        default=False, metadata=_rules(_flag, describe=lambda graph, name, held: {}, in_files=_ELSEWHERE)
+    )
     seed: int = field(
         default=0,
         metadata=_rules(
@@ -405,7 +408,7 @@ def _options() -> Iterator[tuple[str, Option, Any]]:
 KEYWORDS = tuple(name for name, *_ in _options())
 #: Those of ``trainer``, whose steps take the batches that they are given.
 STEP_KEYWORDS = (
-    *("optimizer", "loss", "loss_weights", "freeze", "class_weights", "average", "seed", "precision"),
+    *("optimizer", "loss", "loss_weights", "freeze", "class_weights", "average", "seed", "precision", "recompute"),
     *("teacher", "temperature", "teacher_weight", "epochs", "steps_per_epoch"),
 )
 

@@ -106,6 +106,7 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
         "parameters": table,
         "input_delta": context.input_delta,
         "shards": shards if in_step else 1,
+        "recompute": settings.recompute,
         **samples,
     }
     # What batch norms over all shards give each other are the parts of all of them.
@@ -147,13 +148,15 @@ def of_shards(sums: Sums, shards: int, *, accumulate: bool = False) -> dict[str,
     return {"statistics": sums.statistics, "in_batches": in_batches, "at_once": sums.at_once}
 
 
-def sizes_of_parts(settings: TrainingSettings) -> list[int]:
-    """Return the samples at once by which a shard can be computed, the largest first: all, or parts as large as others.
+def ways_to_fit(settings: TrainingSettings) -> list[tuple[int, bool]]:
+    """Return the ways in which a shard can be computed, the fastest first: the samples at once, and ``recompute``.
 
-    Parts are for ``fit_memory`` alone.
+    With ``fit_memory`` they are all of them, or parts as large as others; else as the settings say.
     """
     whole = settings.batch_size // settings.shards
+    asked = whole, settings.recompute
     if not settings.fit_memory:
-        return [whole]
+        return [asked]
     small = [size for size in range(1, math.isqrt(whole) + 1) if whole % size == 0]
-    return sorted({*small, *(whole // size for size in small)}, reverse=True)
+    sizes = sorted({*small, *(whole // size for size in small)}, reverse=True)
+    return list(dict.fromkeys([asked, *((size, True) for size in sizes)]))

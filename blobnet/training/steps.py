@@ -11,7 +11,7 @@ from blobnet.execution.executor import IN_PARTS, first_that_fits
 from blobnet.memory.blob import FloatArray
 from blobnet.network.graph import Graph
 from blobnet.training.settings import TrainingSettings
-from blobnet.training.step_plan import StepContext, plan_step, sizes_of_parts
+from blobnet.training.step_plan import StepContext, plan_step, ways_to_fit
 from blobnet.training.training_step import TrainingStep
 
 
@@ -39,25 +39,32 @@ class Steps:
     def at(self, epoch: int, weights: Mapping[str, FloatArray]) -> TrainingStep:
         """Return a step for an epoch, counted from 0, that begins with these weights.
 
-        It is for batches; with ``fit_memory`` for parts of them, as many as it takes to fit the device's memory. A
-        warning says that there are parts.
+        It is for batches. With ``fit_memory`` it computes more again, or is for parts of batches, as many as it takes
+        to fit the device's memory, and a warning says so.
 
         Raises:
             PlanError, OutOfMemoryError: the memory is not enough.
         """
-        sizes, settings = sizes_of_parts(self.settings), self.settings
+        settings, ways = self.settings, ways_to_fit(self.settings)
         graph = settings.graph_at(self.graph, epoch)
 
-        def made(size: int) -> TrainingStep:
-            return TrainingStep(self.device, graph, weights, settings, replace(self.context, batch_size=size))
+        def made(way: tuple[int, bool]) -> TrainingStep:
+            own, context = replace(settings, recompute=way[1]), replace(self.context, batch_size=way[0])
+            return TrainingStep(self.device, graph, weights, own, context)
 
         try:
-            step = first_that_fits(self.device, sizes, made)
+            step = first_that_fits(self.device, ways, made)
         except OutOfMemoryError as error:
-            if not settings.fit_memory and sizes[0] > 1:
+            if not settings.fit_memory and ways[0][0] > 1:
                 error.args = (f"{error}{'' if 'Hint: ' in str(error) else ' Hint:'} {IN_PARTS}",)
             raise
-        if step.batch_size < sizes[0]:
+        whole = ways[0][0]
+        if step.batch_size < whole:
             rule = "the memory of the device should hold a whole batch, which is computed in parts now"
-            warn("fit_memory", rule, batch_size=sizes[0], part=step.batch_size)
+            warn("fit_memory", rule, batch_size=whole, part=step.batch_size)
+        elif step.settings.recompute and not settings.recompute:
+            rule = (
+                "the memory of the device should hold all that the backward pass reads, and some is computed again now"
+            )
+            warn("fit_memory", rule, batch_size=whole)
         return step

@@ -19,7 +19,7 @@ import numpy as np
 from blobnet.augment import Augmentation
 from blobnet.augment.epoch_rows import check_fit
 from blobnet.augment.words import augmentations_of
-from blobnet.bench.network import random_classes
+from blobnet.bench.network import random_classes, settings_of
 from blobnet.bench.roofline import Roofline
 from blobnet.bench.timing import values_like
 from blobnet.callbacks import Callback
@@ -31,7 +31,6 @@ from blobnet.memory.blob import FLOAT32
 from blobnet.model import Model
 from blobnet.network.parameters import DeviceParameters
 from blobnet.optimizers import Adam
-from blobnet.training.settings import TrainingSettings
 from blobnet.training.trainer import Progress
 from blobnet.training.training_step import TrainingStep
 
@@ -85,7 +84,12 @@ class _Clock(Callback):
 
 
 def time_fits(
-    device: Device, model: Model, batch_size: int, lists: Sequence[Sequence[Augmentation]] = ((),)
+    device: Device,
+    model: Model,
+    batch_size: int,
+    lists: Sequence[Sequence[Augmentation]] = ((),),
+    *,
+    recompute: bool = False,
 ) -> list[PublicTiming]:
     """``fit`` from NumPy arrays, by the step, against its steps on a batch that is there.
 
@@ -93,7 +97,7 @@ def time_fits(
     On a processor, and with several lists of augmentations, the steps and the trainings with each list take turns, so
     that what else a machine does falls on all alike.
     """
-    on_device = [_device_step(device, model, batch_size)]
+    on_device = [_device_step(device, model, batch_size, recompute=recompute)]
     elements = model.graph.input.shape.elements
     rounds = _ROUNDS if device.is_host or len(lists) > 1 else 1
     steps = min(_EPOCH_SECONDS / on_device[0], _MAX_BYTES / (FLOAT32.itemsize * elements * batch_size))
@@ -106,7 +110,7 @@ def time_fits(
     seconds: list[list[float]] = [[] for _ in lists]
     for number in range(rounds):
         if number:
-            on_device.append(_device_step(device, model, batch_size))
+            on_device.append(_device_step(device, model, batch_size, recompute=recompute))
         for times, augment in zip(seconds, lists, strict=True):
             clock = _Clock()
             model.fit(
@@ -120,6 +124,7 @@ def time_fits(
                 augment=augment,
                 device=device,
                 precision=device.precision,
+                recompute=recompute,
                 verbose=False,
             )
             # The first epoch finds kernels that were never launched.
@@ -162,10 +167,9 @@ def _device_forward(device: Device, model: Model, count: int, repeats: int) -> f
     return _median_burst(lambda: executor.run("forward", count), device, repeats)
 
 
-def _device_step(device: Device, model: Model, batch_size: int) -> float:
+def _device_step(device: Device, model: Model, batch_size: int, *, recompute: bool) -> float:
     """Seconds of a training step on a batch that is there."""
-    settings = TrainingSettings(loss=CrossEntropy(), optimizer=Adam(1e-6), batch_size=batch_size)
-    step = TrainingStep(device, model.graph, model.weights, settings)
+    step = TrainingStep(device, model.graph, model.weights, settings_of(batch_size, recompute=recompute))
     shape = model.graph.input.shape
     x = values_like(batch_size * shape.elements).reshape(batch_size, *shape.dimensions)
     step.load_batch(x, random_classes(model, batch_size))
@@ -208,7 +212,9 @@ def run(options: argparse.Namespace, top: Roofline, say: Callable[[str], None]) 
     device, model, batch_size = options.opened, options.model, options.samples
     shape, classes = model.graph.input.shape.dimensions, model.graph.output.shape.units
     say(f"{options.source.text} for {'x'.join(map(str, shape))} and {classes} classes, from NumPy arrays\n")
-    timings = time_fits(device, model, batch_size, [(), options.changes] if options.changes else [()])
+    timings = time_fits(
+        device, model, batch_size, [(), options.changes] if options.changes else [()], recompute=options.recompute
+    )
     for item in timings:
         say(_line(item))
     if options.changes:

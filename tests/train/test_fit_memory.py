@@ -99,6 +99,32 @@ def test_nothing_changes_where_a_batch_fits(device: Device) -> None:
     }
 
 
+def test_what_can_be_computed_again_comes_before_parts(device: Device) -> None:
+    """For it gives the same bits."""
+    model = bn.models.resnet18((1, 8, 8), 10)
+    graph, settings = model.graph, TrainingSettings.of(model.graph, {"batch_size": 12, "optimizer": SGD(0.1)})
+    kept, again = (
+        TrainingStep(device, graph, model.weights, dataclasses.replace(settings, recompute=recompute)).bytes
+        for recompute in (False, True)
+    )
+    assert again < kept
+    small = Device(dataclasses.replace(device.info, memory=(kept + again) // 2))
+    weights = model.weights
+    whole = fit(model, device, optimizer=SGD(0.1)).weights
+    with pytest.raises(PlanError, match=r"Hint: the largest batch that fits is \d+\. fit\(fit_memory=True\)"):
+        fit(model, small, optimizer=SGD(0.1))
+    for asked in {"recompute": True}, {"fit_memory": True}:
+        model.set_weights(weights)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = fit(model, small, optimizer=SGD(0.1), **asked).weights
+        said = [str(warning.message) for warning in caught]
+        rule = "the memory of the device should hold all that the backward pass reads, and some is computed again now"
+        assert said == ([f"fit_memory: {rule}. Received batch_size=12."] if "fit_memory" in asked else [])
+        for name, values in whole.items():
+            assert found[name].tobytes() == values.tobytes(), name
+
+
 @pytest.mark.filterwarnings("ignore:fit_memory")
 def test_a_training_goes_on_with_more_memory_or_less(device: Device, small: Device, tmp_path: Path) -> None:
     """A file does not know of parts: it counts whole batches."""
@@ -147,7 +173,7 @@ def test_memory_that_others_take(device: Device, monkeypatch: pytest.MonkeyPatch
         f"{device.info.name}: the device must have room for a buffer. Hint: use a smaller one. {IN_PARTS}"
     )
     calls = 0
-    with pytest.warns(BlobnetWarning, match=r"batch_size=12, part=4\.$"):
+    with pytest.warns(BlobnetWarning, match=r"batch_size=12, part=6\.$"):
         fit(net(), device, fit_memory=True)
 
 

@@ -53,6 +53,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "teacher_weight": (0.5, 2.0),
     "sizes": ({0: 6}, {0: 6, 3: (6, 6)}),
     "fit_memory": (True, False),
+    "recompute": (True, False),
     "seed": (3, 4),
     "precision": ("tf32", "fp32"),
 }
@@ -67,7 +68,7 @@ CALLED = {
     "teacher_weight": "teacher weight",
     "augment": "augmentation",
 }
-MAY_CHANGE = {"epochs", "steps_per_epoch", "reduction", "precision", "fit_memory"}
+MAY_CHANGE = {"epochs", "steps_per_epoch", "reduction", "precision", "fit_memory", "recompute"}
 
 
 def interrupted(graph: Any, settings: TrainingSettings, **changed: Any) -> Interrupted:
@@ -104,7 +105,7 @@ def test_a_resumed_training_has_what_is_not_given(name: str) -> None:
     if name == "class_weights":  # Which the labels make arrays of.
         found = dataclasses.replace(found, class_weights=[found.class_weights])
     # How much memory a device has, no file says.
-    assert found == (dataclasses.replace(settings, fit_memory=False))
+    assert found == (dataclasses.replace(settings, fit_memory=False, recompute=False))
     assert check_resumed(interrupted(graph, settings), found, graph, {"samples": 7}) == {}
 
 
@@ -116,7 +117,7 @@ def test_what_a_resumed_training_may_change(name: str) -> None:
     stopped = interrupted(graph, before)
     if name in MAY_CHANGE:
         changed = check_resumed(stopped, now, graph, {})
-        assert changed == ({} if name == "fit_memory" else {name: VALUES[name]})
+        assert changed == ({} if name in ("fit_memory", "recompute") else {name: VALUES[name]})
         return
     message = f"^resume: the {CALLED.get(name, name)} must be that of the interrupted training. Received saved="
     with pytest.raises(OptionError, match=message):
