@@ -1,4 +1,4 @@
-"""Pass 10: launches that do the work of several calls, for GPUs, whose drivers take microseconds for each launch."""
+"""Pass 11: launches that do the work of several calls, for GPUs, whose drivers take microseconds for each launch."""
 
 from __future__ import annotations
 

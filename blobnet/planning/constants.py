@@ -1,4 +1,4 @@
-"""Pass 8: the calls whose results depend on parameters alone that no step of training changes."""
+"""Pass 9: the calls whose results depend on parameters alone that no step of training changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pass 12: a buffer for every storage: lifetimes, reuse, and zeroing of halos where reused memory changes geometry."""
+"""Pass 13: a buffer for every storage: lifetimes, reuse, and zeroing of halos where reused memory changes geometry."""
 
 from __future__ import annotations
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from blobnet.errors import counted
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob
 from blobnet.memory.blob import BlobLayout
+from blobnet.planning.recomputing import AGAIN
 from blobnet.support.formatting import format_bytes
 from blobnet.support.tables import Table
 
@@ -48,7 +50,8 @@ def report(
 
 def _stored_blobs(plan: Plan) -> dict[str, Blob]:
     """A blob of every storage that holds some; all blobs of a storage have the same planes."""
-    return {blob.storage: blob for blob in [*plan.outputs.values(), *plan.deltas.values()]}
+    used = (blob for _, call in plan.calls for blob in call.blobs.values() if not blob.is_memory)
+    return {blob.storage: blob for blob in [*used, *plan.outputs.values(), *plan.deltas.values()]}
 
 
 def _array_bytes(plan: Plan) -> dict[str, int]:
@@ -95,6 +98,7 @@ def _facts(
 ) -> dict[str, str]:
     """Return the sums of the table."""
     size = sum(_bytes(plan, blob) for blob in blobs.values())
+    again = [_bytes(plan, blob) for name, blob in blobs.items() if name.endswith(AGAIN)]
     halo = sum(_bytes(plan, blob) * _zeros(blob.layout) // blob.layout.unit_memory_elements for blob in blobs.values())
     stored = size + sum(_array_bytes(plan).values())
     names = set(plan.placed.values()) - plan.persistent
@@ -111,6 +115,7 @@ def _facts(
     facts = {
         "launches": launches + (f", {constant}{_RARELY}" if constant else ""),
         "fused": _fused(plan),
+        **({"computed again": f"{counted(len(again), 'blob')}, {format_bytes(sum(again))}"} if again else {}),
         **_moves(plan),
         "halo and slack": f"{format_bytes(halo)}, {halo / size:.1%} of all blobs",
         "reuse": f"{format_bytes(stored)} of blobs and arrays lie in {format_bytes(held)}",
@@ -139,7 +144,7 @@ def _moves(plan: Plan) -> dict[str, str]:
             kind = (COPYING, "") if call.moves == COPYING else (f"{call.moves}{of}", call.reason)
             kinds.setdefault(kind, []).append((phase == CONSTANT, call.bytes(plan.batch_size)))
 
-    def counted(launches: Sequence[tuple[bool, int]]) -> str:
+    def summed(launches: Sequence[tuple[bool, int]]) -> str:
         parts = []
         for rarely in (False, True):
             sizes = [size for is_constant, size in launches if is_constant == rarely]
@@ -147,10 +152,10 @@ def _moves(plan: Plan) -> dict[str, str]:
                 parts.append(f"{len(sizes)}, {format_bytes(sum(sizes))}{_RARELY if rarely else ''}")
         return "; ".join(parts) or "0"
 
-    lines = {"only moving data": counted([launch for launches in kinds.values() for launch in launches])}
+    lines = {"only moving data": summed([launch for launches in kinds.values() for launch in launches])}
     for (what, reason), launches in sorted(kinds.items(), key=lambda item: -len(item[1])):
         why = ", ".join(plan.copies) if what == COPYING else reason
-        lines[f"  {what}"] = counted(launches) + (f": {why}" if why else "")
+        lines[f"  {what}"] = summed(launches) + (f": {why}" if why else "")
     return lines
 
 

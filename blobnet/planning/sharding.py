@@ -1,4 +1,4 @@
-"""Pass 11: one launch for the samples of several shards.
+"""Pass 12: one launch for the samples of several shards.
 
 Layers plan a shard of a step (docs/many_devices.md), so that how a kernel computes, and with it every bit, does not
 depend on how many shards a device computes at once. Their calls are then made for several shards, whose samples lie one

@@ -1,4 +1,4 @@
-"""Pass 9: the statistics that a shard of a step moves, in a storage of their own."""
+"""Pass 10: the statistics that a shard of a step moves, in a storage of their own."""
 
 from __future__ import annotations
 

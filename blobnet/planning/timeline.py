@@ -75,7 +75,8 @@ def memory_schedule(
     inputs = {vertex.name for vertex in plan.request.graph.inputs.values()} if plan.request.input_delta else set()
     found = occupants(plan.calls, results, {plan.deltas[name].storage for name in inputs & plan.deltas.keys()})
     for item in found:
-        kind = "packed weights" if item.name in packed else blobs.get(item.name, "work space")
+        other = "activations" if item.blob else "work space"  # What is computed again is no vertex's.
+        kind = "packed weights" if item.name in packed else blobs.get(item.name, other)
         held[kind][item.first : item.last + 1] += item.type.itemsize * item.size(plan.batch_size)
     for name in plan.buffers.keys() - {plan.placed[item.name] for item in found}:
         buffer = plan.buffers[name]
