@@ -12,7 +12,7 @@ from blobnet.launch.kernel_source import Macro
 from blobnet.launch.work_sizes import elementwise_work, full_group, group_size, planes_at_once, power_of_two
 from blobnet.layers.base import ALIKE, Layer, LayerContext, TakesCells
 from blobnet.layers.windows import Pooling
-from blobnet.memory.blob import Shape
+from blobnet.memory.blob import FLOAT32, Shape
 from blobnet.memory.windows import Padding, Pair, WindowAxis
 
 #: Of a unit's mean on a GPU: the most work-items that share it, and values that each of them adds.
@@ -145,13 +145,21 @@ class _MaxPool(_Pool):
     def forward(self, site: LayerContext) -> list[KernelCall]:
         if not any(site.input_deltas):
             return [self._forward_call(site, "pooling/max_forward")]
-        winners = site.memory("winners", per_sample=site.output.shape.elements)
-        return [self._forward_call(site, "pooling/max_forward_training", WINNERS=winners)]
+        call = self._forward_call(site, "pooling/max_forward_training")
+        return [self._with_winners(site, call)]
 
     def backward_data(self, site: LayerContext) -> list[KernelCall]:
         calls = self._backward_calls(site, "pooling/max_backward", clamp_windows=False)
-        winners = site.memory("winners", per_sample=site.output.shape.elements)
-        return [replace(call, arrays={"WINNERS": winners}) for call in calls]
+        return [self._with_winners(site, call) for call in calls]
+
+    def _with_winners(self, site: LayerContext, call: KernelCall) -> KernelCall:
+        """Return a call with the array of the taps that won, in as few bytes as their numbers fit."""
+        vertical, horizontal = self._axes(site.inputs[0].layout.shape)
+        taps = vertical.kernel * horizontal.kernel
+        size = next(size for size in (1, 2, 4) if taps <= 1 << 8 * size)
+        words = -(-size * site.output.shape.elements // FLOAT32.itemsize)
+        macros = {**call.macros, "WINNER_BYTES": size}
+        return replace(call, arrays={**call.arrays, "WINNERS": site.memory("winners", per_sample=words)}, macros=macros)
 
 
 @dataclass(frozen=True)

@@ -33,18 +33,19 @@
  */
 #include "blob.h"
 #include "vector.h"
+#include "pooling/winners.h"
 
 #define DIVISOR(area) (real_t)(COUNT_INCLUDE_PAD ? WINDOW_HEIGHT * WINDOW_WIDTH : (area))
 
 /* What a window with data in ``area`` taps passes to each of them. */
-INLINE number_t window_share(__global const output_delta_t *delta, __global const number_index_t *winner,
+INLINE number_t window_share(__global const output_delta_t *delta, __global const winner_t *winner,
                              const int tap, const int area)
 {
     return VALUE_OF(delta) / DIVISOR(area);
 }
 
 /* The same for LANES windows side by side. */
-INLINE vector_t vector_share(__global const output_delta_t *delta, __global const number_index_t *winner,
+INLINE vector_t vector_share(__global const output_delta_t *delta, __global const winner_t *winner,
                              const int tap, const int area)
 {
     return VECTOR_LOAD(delta) / DIVISOR(area);

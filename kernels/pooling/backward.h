@@ -28,8 +28,8 @@
 #define END_ROW(y) min(((y) + PAD_TOP) / STRIDE_Y + 1, OUTPUT_DELTA_UNIT_HEIGHT)
 
 /* The sum for cell u of a group in row y. */
-INLINE number_t cell_sum(__global const output_delta_t *delta, __global const number_index_t *winners,
-                         const int y, const int group, const int u)
+INLINE number_t cell_sum(__global const output_delta_t *delta, __global const winner_t *winners, const int y,
+                         const int group, const int u)
 {
     number_t sum = 0;
     for (int row = FIRST_ROW(y); row < END_ROW(y); ++row) {
@@ -48,7 +48,7 @@ INLINE number_t cell_sum(__global const output_delta_t *delta, __global const nu
 }
 
 /* The same for the cells u of LANES groups side by side. */
-INLINE vector_t vector_sums(__global const output_delta_t *delta, __global const number_index_t *winners,
+INLINE vector_t vector_sums(__global const output_delta_t *delta, __global const winner_t *winners,
                             const int y, const int group, const int u)
 {
     vector_t sum = 0;
@@ -67,7 +67,7 @@ INLINE vector_t vector_sums(__global const output_delta_t *delta, __global const
 
 /* One plane; ``winners`` are packed densely. */
 INLINE void pool_back_plane(__global const output_delta_t *restrict delta,
-                            __global const number_index_t *restrict winners,
+                            __global const winner_t *restrict winners,
                             __global input_delta_t *restrict input_delta)
 {
     for (int y = get_global_id(1); y < INPUT_DELTA_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {

@@ -8,12 +8,13 @@
  * last vector overlaps the one before it.
  */
 #include "epilogue.h"
+#include "pooling/winners.h"
 
 #define VECTORS ((FULL_END - FULL_BEGIN + LANES - 1) / LANES)
 
-/* Pools a plane, of a unit; to get every window's winner, give ``winners``: they are packed densely. */
+/* Pools a plane, of a unit; with ``winners``, which are packed densely, it keeps every window's. */
 INLINE void pool_plane(__global const input_t *restrict input, __global output_t *restrict output,
-                       __global number_index_t *restrict winners, const int unit MORE_ARRAYS)
+                       __global winner_t *restrict winners, const int unit MORE_ARRAYS)
 {
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         const int top = y * STRIDE_Y - PAD_TOP;
@@ -29,7 +30,7 @@ INLINE void pool_plane(__global const input_t *restrict input, __global output_t
             const number_t value = pool_window(from + left, first_v, end_v, max(0, -left), end_u, &winner);
             WRITE_VALUE(to, x, FINISHED(value, unit));
             if (winners) {
-                winners[y * OUTPUT_UNIT_WIDTH + x] = winner;
+                STORE_WINNER(winner, winners + y * OUTPUT_UNIT_WIDTH + x);
             }
         }
         for (int i = get_global_id(0); i < VECTORS; i += GLOBAL_WIDTH) {
@@ -38,7 +39,7 @@ INLINE void pool_plane(__global const input_t *restrict input, __global output_t
             const vector_t values = pool_vector(from + x * STRIDE_X - PAD_LEFT, first_v, end_v, &winner);
             VECTOR_STORE(FINISHED(values, unit), to + x);
             if (winners) {
-                VECTOR_STORE(winner, winners + y * OUTPUT_UNIT_WIDTH + x);
+                STORE_WINNERS(winner, winners + y * OUTPUT_UNIT_WIDTH + x);
             }
         }
     }

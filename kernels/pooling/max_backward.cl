@@ -5,7 +5,7 @@
  *   OUTPUT_DELTA read
  *   INPUT_DELTA  update
  * Arrays:
- *   WINNERS read  each window's tap v * WINDOW_WIDTH + u: (COUNT, units, height, width), dense
+ *   WINNERS read  each window's tap v * WINDOW_WIDTH + u: (COUNT, units, height, width), of WINNER_BYTES
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -17,6 +17,7 @@
  *   PAD_LEFT       columns of the first window left of the data
  *   ACCUMULATE     1: add to INPUT_DELTA
  *   LANES          groups in a vector
+ *   WINNER_BYTES   1, 2 or 4: of the number of a tap
  *   GROUP_BEGIN    the first group of STRIDE_X input columns with data in it
  *   GROUP_END      after the last such group
  *   INNER_BEGIN    the first group of data alone that needs no clamping
@@ -33,19 +34,20 @@
  */
 #include "blob.h"
 #include "vector.h"
+#include "pooling/winners.h"
 
 /* What a window passes to one of its taps. */
-INLINE number_t window_share(__global const output_delta_t *delta, __global const number_index_t *winner,
+INLINE number_t window_share(__global const output_delta_t *delta, __global const winner_t *winner,
                              const int tap, const int area)
 {
-    return *winner == tap ? VALUE_OF(delta) : (number_t)0;
+    return LOAD_WINNER(winner) == tap ? VALUE_OF(delta) : (number_t)0;
 }
 
 /* The same for LANES windows side by side. */
-INLINE vector_t vector_share(__global const output_delta_t *delta, __global const number_index_t *winner,
+INLINE vector_t vector_share(__global const output_delta_t *delta, __global const winner_t *winner,
                              const int tap, const int area)
 {
-    return VECTOR_KEEP(VECTOR_LOAD(delta), VECTOR_LOAD(winner) == tap);
+    return VECTOR_KEEP(VECTOR_LOAD(delta), LOAD_WINNERS(winner) == tap);
 }
 
 #include "pooling/backward.h"
@@ -59,7 +61,7 @@ __kernel void pooling_max_backward(READ_BLOB(output_delta), WRITE_BLOB(input_del
         return;
     }
     pool_back_plane(output_delta + BLOB_INDEX(OUTPUT_DELTA, n, z, 0, 0),
-                    (__global const number_index_t *)ARRAY(winners)
+                    (__global const winner_t *)ARRAY(winners)
                         + (size_t)OUTPUT_DELTA_UNIT_ELEMENTS * get_global_id(2),
                     input_delta + BLOB_INDEX(INPUT_DELTA, n, z, 0, 0));
 }

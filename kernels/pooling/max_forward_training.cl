@@ -6,7 +6,7 @@
  *   INPUT  read
  *   OUTPUT write
  * Arrays:
- *   WINNERS write  each window's tap v * WINDOW_WIDTH + u: (COUNT, units, height, width), dense
+ *   WINNERS write  each window's tap v * WINDOW_WIDTH + u: (COUNT, units, height, width), of WINNER_BYTES
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -17,6 +17,7 @@
  *   PAD_TOP        rows of the first window above the data
  *   PAD_LEFT       columns of the first window left of the data
  *   LANES          windows in a vector
+ *   WINNER_BYTES   1, 2 or 4: of the number of a tap
  *   MORE_ARGUMENTS what MORE_ARRAYS are called, to hand them on
  *   FULL_BEGIN     the first output column whose window lies within the data
  *   FULL_END       after the last such column; there are none, or at least LANES
@@ -45,6 +46,6 @@ __kernel void pooling_max_forward_training(READ_BLOB(input), WRITE_BLOB(output),
         return;
     }
     pool_plane(input + BLOB_INDEX(INPUT, n, z, 0, 0), output + BLOB_INDEX(OUTPUT, n, z, 0, 0),
-               (__global number_index_t *)ARRAY(winners) + (size_t)OUTPUT_UNIT_ELEMENTS * get_global_id(2),
+               (__global winner_t *)ARRAY(winners) + (size_t)OUTPUT_UNIT_ELEMENTS * get_global_id(2),
                z MORE_ARGUMENTS);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -278,12 +279,19 @@ def test_nan_wins_and_only_in_its_windows(device: Device, training: bool) -> Non
     assert np.array_equal(output, expected, equal_nan=True)
 
 
-def test_winners_are_the_first_maxima(device: Device) -> None:
-    inputs = np.random.default_rng(4).integers(0, 2, (2, 3, 6, 41)).astype(np.float32)
-    bench, _ = run_max_pool(device, MaxPool2D((2, 3), (2, 2)), inputs)
-    columns = [inputs[:, :, v::2, u : u + 39 : 2] for v in range(2) for u in range(3)]
-    expected = np.stack(columns).argmax(axis=0)
-    winners = bench.mirror["memory winners"].view(np.int32)[: expected.size].reshape(expected.shape)
+@pytest.mark.parametrize(
+    ("window", "size", "kind"), [((2, 3), (6, 41), "u1"), ((16, 16), (18, 53), "u1"), ((3, 86), (6, 125), "u2")]
+)
+def test_winners_are_the_first_maxima(
+    device: Device, window: tuple[int, int], size: tuple[int, int], kind: str
+) -> None:
+    """Their numbers lie in one byte, if all of them fit, or in two."""
+    random = np.random.default_rng(4)
+    inputs = random.integers(0, 2 if math.prod(window) < 9 else 100, (2, 3, *size)).astype(np.float32)
+    bench, _ = run_max_pool(device, MaxPool2D(window, (2, 2)), inputs)
+    windows = np.lib.stride_tricks.sliding_window_view(inputs, window, (2, 3))[:, :, ::2, ::2]
+    expected = windows.reshape(*windows.shape[:4], -1).argmax(axis=-1)
+    winners = bench.mirror["memory winners"].view(kind)[: expected.size].reshape(expected.shape)
     assert np.array_equal(winners, expected)
 
 
