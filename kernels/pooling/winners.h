@@ -5,7 +5,9 @@
  *     LOAD_WINNER(pointer), STORE_WINNER(tap, pointer)     of a window, a number_index_t
  *     LOAD_WINNERS(pointer), STORE_WINNERS(taps, pointer)  of LANES windows side by side, an index_vector_t
  */
-/* NOTE: averages have none. */
+#ifndef WINNER_BYTES /* Averages have none, nor do predictions. */
+#define WINNER_BYTES 1
+#endif
 #if WINNER_BYTES == 1
 #define WINNER uchar
 #elif WINNER_BYTES == 2
