@@ -581,8 +581,8 @@ class Model:
             sizes: of pictures that grow from epoch to epoch, N or (height, width): {0: 128, 10: 160, 20: 224} begins
                 with 128x128, takes 160x160 after ten epochs, and ends with the model's own size, in which ``x`` and
                 ``validation`` are given. By default the latter alone.
-            fit_memory: where the device has too little memory for a batch, ``recompute``, or compute it in parts, whose
-                gradients are added up (docs/training.md), with a warning. Not of an iterable.
+            fit_memory: where the device has too little memory for a batch, ``recompute`` blobs; if that is not enough,
+                compute it in parts (docs/training.md). A warning says so. Not of an iterable.
             recompute: compute outputs of norms and activations again in the backward pass, in place of keeping them:
                 the same bits in less memory, some percent slower.
             seed: of the samples' order, of augmentation and of dropout; 0 by default.

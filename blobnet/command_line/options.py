@@ -114,8 +114,8 @@ training:
 {_METRICS}
 --class-weights balanced  balanced: all classes weigh the same, however many samples they have
 --accumulate N  batches of a step, whose gradients are added up (default: 1)
---fit-memory  where the device has no memory for a batch, --recompute, or compute it in parts, whose gradients are
-  added up
+--fit-memory  where the device has no memory for a batch, compute blobs again, as --recompute does, and if that is not
+  enough, compute the batch in parts, whose gradients are added up
 {_RECOMPUTE}
 --shards N  parts of a batch, added in a fixed order: up to so many ranks give the same bits (default: 1,
   under mpiexec 8)

@@ -49,7 +49,7 @@ _MADE: WeakKeyDictionary[Programs, LRUCache[str | None, Plan]] = WeakKeyDictiona
 _KEPT_PLANS = 4
 
 #: What to do about a batch that is too large for a device.
-IN_PARTS = "fit(fit_memory=True), or --fit-memory, takes less: it computes blobs again, or a batch in parts."
+IN_PARTS = "fit(fit_memory=True), or --fit-memory, may take less: it computes blobs again, or a batch in parts."
 
 _Way = TypeVar("_Way")
 _Made = TypeVar("_Made")

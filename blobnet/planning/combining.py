@@ -39,7 +39,7 @@ def with_combined(request: Request, calls: Sequence[PhasedCall]) -> tuple[Phased
 
 
 class _Use(NamedTuple):
-    """The use of a storage by a call at a place: of so many units of blobs, or elements of arrays."""
+    """The use of a storage by a call at a place: of so many elements, of a sample's where a blob lies there."""
 
     place: int
     first: float
@@ -76,8 +76,10 @@ def _uses(place: int, call: KernelCall) -> Iterator[tuple[str, _Use, bool]]:
     """The storages that a call uses, what it uses of them, and whether it writes there."""
     source = call.source
     for role, blob in call.blobs.items():
-        first, count = (0, math.inf) if blob.is_memory else (blob.layout.unit_offset, blob.layout.unit_count)
-        yield blob.storage, _Use(place, first, first + count), source.blobs[role] != "read"
+        # NOTE: units are not the same for all: to some kernels a whole blob is one.
+        layout, size = blob.layout, blob.type.cell * blob.layout.unit_memory_elements
+        first, end = (0, math.inf) if blob.is_memory else (layout.unit_offset, layout.unit_offset + layout.unit_count)
+        yield blob.storage, _Use(place, size * first, size * end), source.blobs[role] != "read"
     for role, array in call.arrays.items():
         is_known = array.elements and not array.per_sample
         yield (

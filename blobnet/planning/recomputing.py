@@ -1,7 +1,8 @@
 """Pass 8: blobs that the backward pass computes again from what it keeps anyway, in place of keeping them too.
 
 The output of a norm is its input, scaled. The norm's own gradient needs the input; so the output, which the next
-layer's gradient needs, can be made from it a second time. The same launch on the same numbers gives the same bits.
+layer's gradient needs, can be made from it a second time: by the same launch, which gives the same bits, or where that
+made the statistics too, by one that computes each number in the same way.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _seconds(request: Request, calls: Sequence[PhasedCall]) -> dict[str, tuple[i
         late = [other for other in places[name] if calls[other][0] == "backward"]
         if late and writers[name] == 1:
             second = _renamed(cheap, {name})
-            blobs = {blob.storage for blob in second.blobs.values()} - second.storages("write")
+            blobs = {blob.storage for blob in second.blobs.values()} - second.storages("write", "update")
             arrays = {array.storage for array in second.arrays.values() if not array.persistent}
             are_there = blobs.isdisjoint(found) and all(places[other][-1] >= late[0] for other in blobs | arrays)
             # NOTE: samples, which the first blob is made of, may be those of the next batch by then.

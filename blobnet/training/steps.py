@@ -39,7 +39,7 @@ class Steps:
     def at(self, epoch: int, weights: Mapping[str, FloatArray]) -> TrainingStep:
         """Return a step for an epoch, counted from 0, that begins with these weights.
 
-        It is for batches. With ``fit_memory`` it computes more again, or is for parts of batches, as many as it takes
+        It is for batches. With ``fit_memory`` it computes blobs again, or is for parts of batches, as many as it takes
         to fit the device's memory, and a warning says so.
 
         Raises:

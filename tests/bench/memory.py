@@ -67,8 +67,8 @@ def main() -> None:
             f"with recompute {format_bytes(sizes[1])}, ratio {sizes[1] / sizes[0]:.2f}, time {timing.ratio:.3f}",
             flush=True,
         )
+        del again, rival
         if has_torch:
-            del again, rival
             first, later = torch_peaks(model, kept)
             ratios = [f"{size / later:.2f} ({size / first:.2f})" for size in sizes]
             print(f"  PyTorch {format_bytes(later)} ({format_bytes(first)}); ratios {', '.join(ratios)}", flush=True)

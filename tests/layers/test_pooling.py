@@ -280,7 +280,7 @@ def test_nan_wins_and_only_in_its_windows(device: Device, training: bool) -> Non
 
 
 @pytest.mark.parametrize(
-    ("window", "size", "kind"), [((2, 3), (6, 41), "u1"), ((16, 16), (18, 53), "u1"), ((3, 86), (6, 125), "u2")]
+    ("window", "size", "kind"), [((2, 3), (6, 41), "u1"), ((16, 16), (18, 53), "u1"), ((1, 257), (3, 300), "u2")]
 )
 def test_winners_are_the_first_maxima(
     device: Device, window: tuple[int, int], size: tuple[int, int], kind: str
