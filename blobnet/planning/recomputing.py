@@ -69,8 +69,7 @@ def _cheap_result(call: KernelCall, batch_size: int) -> str:
         return ""
     layout = found[0].layout
     size = batch_size * found[0].type.itemsize * layout.unit_elements * layout.unit_memory_count
-    is_whole = layout.unit_count == layout.unit_memory_count
-    return found[0].storage if is_whole and call.bytes(batch_size) <= _MOST_MOVED * size else ""
+    return found[0].storage if call.bytes(batch_size) <= _MOST_MOVED * size else ""
 
 
 def _renamed(call: KernelCall, names: Set[str]) -> KernelCall:
