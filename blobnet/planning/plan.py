@@ -38,7 +38,7 @@ class Plan:
         placed: the buffer of each storage.
         outputs, deltas: the blobs of each vertex, by layer name.
         fused: for each layer that the kernels of another compute, that one.
-        sites: of each vertex, by layer name.
+        sites: the place of each vertex, by layer name.
     """
 
     request: Request
@@ -135,8 +135,8 @@ class Plan:
 
     def _largest_count(self, memory: int, allocation: int, reserved: int) -> int:
         """Return the largest batch with the work space of this plan."""
-        room, counts = (memory, allocation, reserved), range(1, MAX_ELEMENTS)
-        return bisect_left(counts, True, key=lambda count: not self.fits(*room, count))
+        counts = range(1, MAX_ELEMENTS)
+        return bisect_left(counts, True, key=lambda count: not self.fits(memory, allocation, reserved, count))
 
 
 def make_plan(graph: Graph, batch_size: int, **settings: Any) -> Plan:

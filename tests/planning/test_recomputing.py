@@ -21,6 +21,7 @@ from blobnet.planning.recomputing import AGAIN
 from blobnet.planning.timeline import memory_schedule
 from tests.kinds import tuning_for
 from tests.small_graphs import KNOWN_GRAPHS, random_graph
+from tests.train.test_plans import model_of
 
 
 def plans(graph: Graph, batch_size: int = 4, **settings: Any) -> tuple[Plan, Plan]:
@@ -54,7 +55,7 @@ def test_what_is_made_again_is_what_can_be_made_of_what_is_kept() -> None:
     place = labels.index(f"norm forward{AGAIN}")
     assert labels[place + 1].startswith("second backward weight"), "right before it is read"
     assert again.bytes() < kept.bytes()
-    # Nobody keeps the input of a norm that is not trained: its output is all that there is.
+    # A prediction has no backward pass.
     assert made_again(plans(graph, training=False)[1]) == []
 
 
@@ -88,7 +89,7 @@ def test_what_others_overwrite_is_kept(device: Device) -> None:
     over = layers.Activation("relu", name="over")(joined)
     graph = from_nodes(source, layers.Dense(3)(layers.Add()([layers.Dense(5)(over), layers.Dense(5)(read)])))
     assert made_again(plans(graph)[1]) == []
-    assert gradients(graph, device, True) == gradients(graph, device, False)
+    assert trained(graph, device, True) == trained(graph, device, False)
 
 
 def test_what_updates_its_blob_is_computed_again(device: Device) -> None:
@@ -98,7 +99,7 @@ def test_what_updates_its_blob_is_computed_again(device: Device) -> None:
     plain, soft = layers.Conv2D(4, 3)(node), layers.Conv2D(4, 3)(layers.Activation("softmax", name="soft")(node))
     graph = from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(layers.Add()([plain, soft]))))
     assert made_again(plans(graph)[1]) == ["soft"]
-    assert gradients(graph, device, True) == gradients(graph, device, False)
+    assert trained(graph, device, True) == trained(graph, device, False)
 
 
 def test_parts_of_blobs_and_what_moves_much_are_kept() -> None:
@@ -139,11 +140,9 @@ def test_memory(name: str, most: float, kind: str) -> None:
     assert next(norms_of) == next(norms_of), "none of them moved"
 
 
-def gradients(graph: Graph, device: Device, recompute: bool) -> tuple[Any, Any]:
-    """The weights after two steps and the losses, of any network, with dropout and samples that change."""
-    model = Model.__new__(Model)
-    model._start(graph, (), 3)
-    random = np.random.default_rng(1)
+def trained(graph: Graph, device: Device, recompute: bool) -> tuple[Any, Any]:
+    """The weights of any network after two epochs, with a last batch of 2, and its losses."""
+    model, random = model_of(graph), np.random.default_rng(1)
     x = random.standard_normal((10, *graph.input.shape.dimensions)).astype(np.float32)
     y = random.integers(0, graph.output.shape.units, (10, *graph.output.shape.dimensions[1:]))
     given = {"epochs": 2, "batch_size": 4, "optimizer": SGD(0.001, momentum=0.9), "seed": 5, "verbose": False}
@@ -154,7 +153,7 @@ def gradients(graph: Graph, device: Device, recompute: bool) -> tuple[Any, Any]:
 @pytest.mark.parametrize("name", ["residual", "dense blocks", "in place around concat", "twice", "many units"])
 def test_known_networks_have_the_same_bits(device: Device, name: str) -> None:
     graph = KNOWN_GRAPHS[name]()
-    assert gradients(graph, device, True) == gradients(graph, device, False)
+    assert trained(graph, device, True) == trained(graph, device, False)
 
 
 @pytest.mark.parametrize("first", [0, 4, 8, 564])
@@ -162,4 +161,4 @@ def test_random_networks_have_the_same_bits(device: Device, first: int) -> None:
     graphs = [random_graph(seed, steps=12 if first < 100 else 30) for seed in range(first, first + 4)]
     assert any(made_again(plans(graph)[1]) for graph in graphs)
     for graph in graphs:
-        assert gradients(graph, device, True) == gradients(graph, device, False)
+        assert trained(graph, device, True) == trained(graph, device, False)
