@@ -202,7 +202,7 @@ def test_the_plan_shows_what_freezing_saves(run) -> None:
         found = re.search(r"^total +([0-9.]+) MiB", result.out, re.MULTILINE)
         assert found
         sizes.append(float(found[1]))
-    assert sizes[0] > 3 * sizes[1]
+    assert sizes[0] > 2.5 * sizes[1]
     assert sizes[1] <= 1.1 * sizes[2]
     assert "gradients 18.6 KiB" in run("plan", "resnet8", "--freeze-until", "pool").out
     result = run("plan", "resnet8", "--freeze-until", "pol")
