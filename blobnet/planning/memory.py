@@ -12,7 +12,7 @@ import numpy as np
 
 from blobnet.errors import PlanError
 from blobnet.hardware.device_model import DeviceModel
-from blobnet.launch.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall
+from blobnet.launch.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.work_sizes import row_group
 from blobnet.memory.blob import FLOAT32, StorageType
 from blobnet.network.parameters import READ_OVERRUN
@@ -213,7 +213,7 @@ def allocate(
         PlanError: a sample or the parameters have more elements than kernels can count.
     """
     found, count = occupants(calls, kept, last), request.batch_size
-    arrays, blobs = ([item for item in found if (item.blob is None) == is_array] for is_array in (True, False))
+    arrays, blobs = [item for item in found if not item.blob], [item for item in found if item.blob]
     slots = _share_buffers(blobs, request.reuse, count)
     if not request.training:
         # Launches that clear halos take time that one sample feels, and memory is no concern then.
@@ -295,7 +295,7 @@ def _offsets(arrays: Sequence[Occupant], batch_size: int) -> dict[str, int]:
     for number, item in enumerate(sorted(arrays, key=lambda item: -item.bytes(batch_size))):
         first, last, begins, ends = rows[:, :number]
         others = (first <= item.last) & (item.first <= last)
-        size = -(-item.bytes(batch_size) // ALIGNMENT) * ALIGNMENT
+        size = rounded_up(item.bytes(batch_size), ALIGNMENT)
         gaps = np.concatenate([[0], np.maximum.accumulate(ends[others])])
         is_wide = np.append(begins[others] - gaps[:-1] >= size, True)
         offset = int(gaps[is_wide.argmax()])
