@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
@@ -500,6 +501,28 @@ def test_bytes_are_the_sum_of_the_buffers() -> None:
         exact = plan.for_batch(count)
         assert 0 < plan.bytes(count) <= exact.bytes()
         assert 0 < plan.largest_allocation(count) <= exact.largest_allocation()
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize("training", [True, False])
+def test_arrays_in_one_place_are_used_one_after_the_other(kind: str, training: bool) -> None:
+    """By the launches of the plan as they stand, with those that run rarely first."""
+    shared = 0
+    for make in KNOWN_GRAPHS.values():
+        loss = CrossEntropy() if training else None
+        plan = make_plan(make(), BATCH, loss=loss, training=training, tuning=tuning_for(kind))
+        uses = defaultdict[str, list[int]](list)
+        for position, (_, call) in enumerate(plan.calls):
+            for storage in call.storages("read", "write", "update"):
+                uses[plan.placed.get(storage, storage)].append(position)
+        parts = [item for item in plan.buffers.values() if item.offset is not None]
+        for one, other in itertools.combinations(parts, 2):
+            end = min(item.offset + item.bytes(BATCH) for item in (one, other))
+            if max(one.offset, other.offset) < end:
+                shared += 1
+                first, second = sorted((uses[one.name], uses[other.name]))
+                assert max(first) < min(second), (one.name, other.name)
+    assert shared >= 3
 
 
 def test_every_blob_fits_its_buffer() -> None:
