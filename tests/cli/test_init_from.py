@@ -197,12 +197,12 @@ def test_more_outputs_than_classes_keep_the_names(run, net) -> None:
 def test_the_plan_shows_what_freezing_saves(run) -> None:
     sizes = []
     for options in ([], ["--freeze-until", "pool"], ["--inference"]):
-        result = run("plan", "resnet8", *options, "--batch-size", 32, "--memory", "1GiB")
+        result = run("plan", "resnet20", *options, "--batch-size", 32, "--memory", "1GiB")
         assert result.status == 0, result.err
         found = re.search(r"^total +([0-9.]+) MiB", result.out, re.MULTILINE)
         assert found
         sizes.append(float(found[1]))
-    assert sizes[0] > 2.5 * sizes[1]
+    assert sizes[0] > 3 * sizes[1]
     assert sizes[1] <= 1.1 * sizes[2]
     assert "gradients 18.6 KiB" in run("plan", "resnet8", "--freeze-until", "pool").out
     result = run("plan", "resnet8", "--freeze-until", "pol")
