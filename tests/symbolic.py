@@ -375,7 +375,7 @@ class SymbolicExecutor:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        sizes = {name: buffer.elements + plan.batch_size * buffer.per_sample for name, buffer in plan.buffers.items()}
+        sizes = {name: buffer.size(plan.batch_size) for name, buffer in plan.buffers.items()}
         self.memory = SymbolicMemory(sizes, plan.placed)
         self.memory.sites = dict(enumerate(plan.sites[vertex.name] for vertex in plan.request.graph.vertices))
         #: Whether what depends on parameters alone is still to be made.

@@ -106,22 +106,6 @@ class Memory:
                 raise OutOfMemoryError(self._info.name, rule, bytes=size, cause=error, hint=hint) from error
         return found
 
-    def allocate_places(self, places: Sequence[tuple[int, int | None]]) -> list[cl.Buffer]:
-        """Return buffers of at least so many bytes, all zero; those with an offset are parts of one that lies there.
-
-        Guarded ones are apart.
-
-        Raises:
-            OutOfMemoryError: the device has no room for one of them.
-        """
-        ends = [size + offset for size, offset in places if offset is not None]
-        if self._guard is not None or not ends:
-            return self.allocate_together([size for size, _ in places])
-        whole, *own = self.allocate_together([max(ends), *(size for size, offset in places if offset is None)])
-        others = iter(own)
-        with self.queue.reporting("taking a part of a buffer"):
-            return [next(others) if offset is None else whole.get_sub_region(offset, size) for size, offset in places]
-
     def allocate_guarded(self, size: int) -> Guarded:
         """Return a buffer of at least ``size`` bytes, all zero, in the middle of a larger one that says who leaves it.
 

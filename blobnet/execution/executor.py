@@ -384,8 +384,8 @@ class Executor:
         self.plan = plan
         self.debug = is_checked(debug)
         self.buffers: dict[str, Any] = dict(shared or {})
-        own = {name: item.place(plan.batch_size) for name, item in plan.buffers.items() if name not in self.buffers}
-        self.buffers.update(zip(own, device.memory.allocate_places(list(own.values())), strict=True))
+        own = {name: buffer.bytes(plan.batch_size) for name, buffer in plan.buffers.items() if name not in self.buffers}
+        self.buffers.update(zip(own, device.memory.allocate_together(list(own.values())), strict=True))
         self._placed = {**self.buffers, **{name: self.buffers[buffer] for name, buffer in plan.placed.items()}}
         if tables := plan.tables:
             self.write_array(TABLES, np.array(tables, np.int32))

@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-import numpy as np
-
 from blobnet.errors import PlanError
 from blobnet.hardware.device_model import DeviceModel
-from blobnet.launch.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall, rounded_up
+from blobnet.launch.kernel_call import CONSTANT, ZERO_HALO, Blob, GlobalSize, KernelCall
 from blobnet.launch.work_sizes import row_group
 from blobnet.memory.blob import FLOAT32, StorageType
 from blobnet.network.parameters import READ_OVERRUN
@@ -22,37 +20,31 @@ from blobnet.planning.sharding import result_sizes
 
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MAX_ELEMENTS = 1 << 30
-#: The allocation of what lives for a few launches, and bytes at multiples of which that begins there: as many as any
-#: device asks for.
-WORK_SPACE, ALIGNMENT = "work space", 1 << 12
 #: Words of the ``step`` array: seed (low, high), step number, and one to spare.
 STEP_WORDS = 4
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Room for ``elements + count * per_sample`` elements of ``type`` and READ_OVERRUN more.
+    """One allocation: room for ``elements + count * per_sample`` elements of ``type`` and READ_OVERRUN more.
 
-    It is an allocation, or lies in that of the work space, from byte ``offset`` on.
+    It has room for each of ``others`` too, ``elements`` and ``per_sample`` of what lies there at other times.
     """
 
     name: str
     elements: int
     per_sample: int
     type: StorageType = field(default=FLOAT32, kw_only=True)
-    offset: int | None = field(default=None, kw_only=True)
+    others: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
 
     def bytes(self, count: int) -> int:
         """Bytes for a batch of ``count``."""
         return self.type.itemsize * (self.size(count) + READ_OVERRUN)
 
-    def place(self, count: int) -> tuple[int, int | None]:
-        """Bytes for a batch of ``count``, and where they lie in the work space."""
-        return self.bytes(count), self.offset
-
     def size(self, count: int) -> int:
         """Elements that hold something for a batch of ``count``."""
-        return self.elements + count * self.per_sample
+        sizes = [(self.elements, self.per_sample), *self.others]
+        return max(elements + count * per_sample for elements, per_sample in sizes)
 
 
 @dataclass(frozen=True)
@@ -188,17 +180,6 @@ class _Slots:
             life, place = (max(first for first, _ in pair), min(last for _, last in pair)), place >> 1
 
 
-def allocations(buffers: Iterable[Buffer], batch_size: int, count: int | None = None) -> dict[str, int]:
-    """Bytes of each allocation, by name, of a plan for ``batch_size``; if ``count`` is given, no more than for that."""
-    sizes, end = dict[str, int](), 0
-    for buffer in buffers:
-        if buffer.offset is None:
-            sizes[buffer.name] = buffer.bytes(batch_size if count is None else count)
-        else:
-            end = max(end, buffer.offset + buffer.bytes(batch_size))
-    return sizes | ({WORK_SPACE: end * min(count or batch_size, batch_size) // batch_size} if end else {})
-
-
 def sample_slots(model: DeviceModel) -> int:
     """Batches of samples that a device holds: one that is not the host fetches the next one while it works."""
     return 1 if model.is_host else 2
@@ -213,11 +194,10 @@ def allocate(
         PlanError: a sample or the parameters have more elements than kernels can count.
     """
     found, count = occupants(calls, kept, last), request.batch_size
-    arrays, blobs = [item for item in found if not item.blob], [item for item in found if item.blob]
-    slots = _share_buffers(blobs, request.reuse, count)
+    slots = _share_buffers(found, request.reuse, count)
     if not request.training:
         # Launches that clear halos take time that one sample feels, and memory is no concern then.
-        apart = _share_buffers(blobs, request.reuse, count, keep_planes=True)
+        apart = _share_buffers(found, request.reuse, count, keep_planes=True)
         limit = request.parameters.type.itemsize * request.parameters.elements
         slots = apart if _bytes(apart) - _bytes(slots) <= limit else slots
     cleared: dict[int, list[KernelCall]] = {}
@@ -226,29 +206,23 @@ def allocate(
         cleared.setdefault(item.first, []).append(zero_halo(item.blob, request.tuning.model))
     shared = [
         Buffer(
-            slot.members[0].name,
-            max(item.elements for item in slot.members),
-            max(item.per_sample for item in slot.members),
-            type=slot.members[0].type,
+            first.name,
+            first.elements,
+            first.per_sample,
+            type=first.type,
+            others=tuple((item.elements, item.per_sample) for item in others),
         )
-        for slot in slots
-    ]
-    # What lives for ever would only make the work space larger than a device allows.
-    passing = [item for item in arrays if item.last < len(calls)]
-    offsets = _offsets(passing, count) if request.reuse else {}
-    shared += [
-        Buffer(item.name, item.elements, item.per_sample, type=item.type, offset=offsets.get(item.name))
-        for item in arrays
+        for first, *others in (slot.members for slot in slots)
     ]
     persistent = _persistent(request, calls)
     buffers = {buffer.name: buffer for buffer in (*shared, *persistent)}
-    _check_counts(request, buffers.values())
+    _check_counts(request, [*found, *persistent])
     return Memory(
         calls=tuple(
             (phase, made) for position, (phase, call) in enumerate(calls) for made in (*cleared.get(position, ()), call)
         ),
         placed={item.name: slot.members[0].name for slot in slots for item in slot.members}
-        | {buffer.name: buffer.name for buffer in (*arrays, *persistent)},
+        | {buffer.name: buffer.name for buffer in persistent},
         buffers=buffers,
     )
 
@@ -287,33 +261,14 @@ def occupants(
     return [replace(item, last=ends[name]) for name, item in found.items()]
 
 
-def _offsets(arrays: Sequence[Occupant], batch_size: int) -> dict[str, int]:
-    """Return where arrays lie in the work space: the largest first, each as low as those allow that live with it."""
-    found: dict[str, int] = {}
-    # Of those that have a place the first and the last call, and where they begin and end: by their beginnings.
-    rows = np.empty((4, len(arrays)), np.int64)
-    for number, item in enumerate(sorted(arrays, key=lambda item: -item.bytes(batch_size))):
-        first, last, begins, ends = rows[:, :number]
-        others = (first <= item.last) & (item.first <= last)
-        size = rounded_up(item.bytes(batch_size), ALIGNMENT)
-        gaps = np.concatenate([[0], np.maximum.accumulate(ends[others])])
-        is_wide = np.append(begins[others] - gaps[:-1] >= size, True)
-        offset = int(gaps[is_wide.argmax()])
-        place = begins.searchsorted(offset)
-        rows[:, place + 1 : number + 1] = rows[:, place:number]
-        rows[:, place] = item.first, item.last, offset, offset + size
-        found[item.name] = offset
-    return found
-
-
 def _share_buffers(
     occupants: Sequence[Occupant], reuse: bool, batch_size: int, *, keep_planes: bool = False
 ) -> list[_Slot]:
-    """Put blobs whose lifetimes do not meet into one buffer; return them in the order of first use.
+    """Put storages whose lifetimes do not meet into one buffer; return them in the order of first use.
 
     The largest come first, or one that lives long would take the place of a large one that is needed again. A blob
     takes the least free buffer of its own plane geometry, whose halo is still zero, failing that the least free one of
-    any. With ``keep_planes`` it takes none in which a halo would have to be cleared. Arrays share no memory with blobs:
+    any. With ``keep_planes`` it takes none in which a halo would have to be cleared. Arrays never share with blobs:
     halos would be cleared at every step.
 
     Args:
@@ -325,7 +280,8 @@ def _share_buffers(
     slots: list[_Slot] = []
     of_planes, of_kind = defaultdict[object, _Slots](_Slots), defaultdict[object, _Slots](_Slots)
     for occupant in sorted(occupants, key=lambda item: -item.size(batch_size)):
-        own, every = of_planes[occupant.type, occupant.plane], of_kind[occupant.type]
+        kind = occupant.type, occupant.blob is None
+        own, every = of_planes[kind, occupant.plane], of_kind[kind]
         if reuse and own.add(occupant, lambda slot: len(slot.planes) == 1):
             continue
         takes_any = not (keep_planes and occupant.has_halo)

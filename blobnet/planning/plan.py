@@ -14,7 +14,7 @@ from blobnet.network.graph import Graph
 from blobnet.planning.combining import with_combined
 from blobnet.planning.constants import PhasedCall, with_constants
 from blobnet.planning.deltas import place_deltas
-from blobnet.planning.memory import MAX_ELEMENTS, Buffer, allocate, allocations
+from blobnet.planning.memory import MAX_ELEMENTS, Buffer, allocate
 from blobnet.planning.placement import place_outputs
 from blobnet.planning.recomputing import with_recomputed
 from blobnet.planning.report import report
@@ -95,12 +95,12 @@ class Plan:
         return {array.storage for _, call in self.calls for array in call.arrays.values() if array.persistent}
 
     def bytes(self, count: int | None = None) -> int:
-        """Bytes of all allocations; if ``count`` is given, no more than a plan for such a batch needs."""
-        return sum(allocations(self.buffers.values(), self.batch_size, count).values())
+        """Bytes of all buffers for a batch of ``count`` (the planned batch size if None)."""
+        return sum(buffer.bytes(count or self.batch_size) for buffer in self.buffers.values())
 
     def largest_allocation(self, count: int | None = None) -> int:
-        """Bytes of the largest of them."""
-        return max(allocations(self.buffers.values(), self.batch_size, count).values())
+        """Bytes of the largest buffer."""
+        return max(buffer.bytes(count or self.batch_size) for buffer in self.buffers.values())
 
     def for_batch(self, batch_size: int) -> Plan:
         """Return the plan for another batch size, with the kernels and the work space of that."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from blobnet.errors import counted
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob
 from blobnet.memory.blob import BlobLayout
-from blobnet.planning.memory import WORK_SPACE, allocations
 from blobnet.planning.recomputing import AGAIN
 from blobnet.support.formatting import format_bytes
 from blobnet.support.tables import Table
@@ -69,18 +68,14 @@ def _rows(plan: Plan, blobs: Mapping[str, Blob]) -> Iterator[tuple[str, ...]]:
     others: dict[str, list[str]] = {}
     for storage, place in plan.placed.items():
         others.setdefault(place, []).extend([storage] if storage != place else [])
-    sizes = allocations(plan.buffers.values(), plan.batch_size)
     for name, buffer in plan.buffers.items():
         size = buffer.bytes(plan.batch_size)
         for storage in [name, *others.get(name, ())]:
-            label, shown = (storage, sizes.get(name)) if storage == name else (f"+ {storage}", None)
+            label, shown = (storage, size) if storage == name else (f"+ {storage}", None)
             if storage in blobs:
                 yield _row(label, layout=blobs[storage].layout, size=_bytes(plan, blobs[storage]), buffer=shown)
             else:
                 yield _row(label, size=arrays.get(storage, size), buffer=shown)
-    if WORK_SPACE in sizes:
-        held = sum(item.bytes(plan.batch_size) for item in plan.buffers.values() if item.offset is not None)
-        yield _row(WORK_SPACE, size=held, buffer=sizes[WORK_SPACE])
 
 
 def _row(name: str, *, size: int, layout: BlobLayout | None = None, buffer: int | None = None) -> tuple[str, ...]:
@@ -106,13 +101,13 @@ def _facts(
     again = [_bytes(plan, blob) for name, blob in blobs.items() if name.endswith(AGAIN)]
     halo = sum(_bytes(plan, blob) * _zeros(blob.layout) // blob.layout.unit_memory_elements for blob in blobs.values())
     stored = size + sum(_array_bytes(plan).values())
-    sizes = allocations(plan.buffers.values(), plan.batch_size)
-    held = sum(size for name, size in sizes.items() if name not in plan.persistent)
+    names = set(plan.placed.values()) - plan.persistent
+    held = sum(plan.buffers[name].bytes(plan.batch_size) for name in names)
     constant = len(plan.phase(CONSTANT))
     phases = Counter(phase for phase, _ in plan.calls if phase != CONSTANT) + Counter({"update": updates})
     launches = f"{phases.total()} a batch ({', '.join(f'{phase} {number}' for phase, number in phases.items())})"
     total, reserved = plan.bytes() + sum(extra.values()), sum(extra.values())
-    largest = max(sizes, key=lambda name: sizes[name])
+    largest = max(plan.buffers.values(), key=lambda buffer: buffer.bytes(plan.batch_size))
     weights = [format_bytes(plan.buffers["parameters"].bytes(1))]
     weights += [f"gradients {format_bytes(plan.buffers['gradients'].bytes(1))}"] if "gradients" in plan.buffers else []
     own = {name: size for name, size in extra.items() if name.startswith("optimizer")}
@@ -125,7 +120,7 @@ def _facts(
         "halo and slack": f"{format_bytes(halo)}, {halo / size:.1%} of all blobs",
         "reuse": f"{format_bytes(stored)} of blobs and arrays lie in {format_bytes(held)}",
         "weights": ", ".join(weights),
-        "largest allocation": f"{format_bytes(plan.largest_allocation())} ({largest})",
+        "largest allocation": f"{format_bytes(plan.largest_allocation())} ({largest.name})",
         "total": f"{format_bytes(total)} for a batch of {plan.batch_size}",
     }
     if limits is not None:

@@ -9,27 +9,13 @@ import numpy as np
 import pytest
 
 from blobnet import layers
-from blobnet.device.device import Device
-from blobnet.execution.executor import Executor
 from blobnet.launch.kernel_call import CONSTANT, COPYING, Blob, KernelCall, Tuning
 from blobnet.launch.work_sizes import copy_call
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.memory.blob import FLOAT16, FLOAT32, BlobLayout, Halo, Shape
 from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.planning import make_plan
-from blobnet.planning.memory import (
-    ALIGNMENT,
-    WORK_SPACE,
-    Buffer,
-    Occupant,
-    _offsets,
-    _share_buffers,
-    _Slot,
-    allocate,
-    allocations,
-    occupants,
-    sample_slots,
-)
+from blobnet.planning.memory import Buffer, Occupant, _share_buffers, _Slot, allocate, occupants, sample_slots
 from tests.kinds import tuning_for
 from tests.planning.stages import request_for
 
@@ -84,7 +70,7 @@ def test_buffers_are_shared_in_turn_and_cleared_where_planes_change() -> None:
     assert len(memory.calls) == 3, "a halo that is zero already is not cleared"
     mixed = allocate(request, copies(a, b, blob("c", LARGE)))
     assert mixed.placed["c"] == "a"
-    assert mixed.buffers["a"].per_sample == blob("c", LARGE).layout.memory_elements
+    assert mixed.buffers["a"].size(1) == blob("c", LARGE).layout.memory_elements
     kernels = [(call.kernel, call.blobs["OUTPUT"].storage) for _, call in mixed.calls]
     assert kernels == [("blob/zero_halo", "a"), ("blob/copy", "b"), ("blob/zero_halo", "c"), ("blob/copy", "c")]
     apart = allocate(request_for(chain(), reuse=False), copies(a, b, c, d))
@@ -184,6 +170,7 @@ def _places_by_asking_all(occupants: list[Occupant], keep_planes: bool) -> list[
             clears = len(planes | {new.plane}) > 1 and any(item.has_halo for item in (*members, new))
             if (
                 members[0].type == new.type
+                and (members[0].blob is None) == (new.blob is None)
                 and all(item.last < new.first or new.last < item.first for item in members)
                 and not (keep_planes and clears)
             ):
@@ -201,50 +188,16 @@ def _places_by_asking_all(occupants: list[Occupant], keep_planes: bool) -> list[
 def test_buffers_are_those_that_the_rule_says(keep_planes: bool) -> None:
     random = np.random.default_rng(1)
     for count in random.integers(1, 60, 150):
-        items = [item for item in _random_occupants(random, int(count)) if item.blob]
+        items = _random_occupants(random, int(count))
         found = _share_buffers(items, True, 1, keep_planes=keep_planes)
         assert [[item.name for item in slot.members] for slot in found] == _places_by_asking_all(items, keep_planes)
 
 
-def test_arrays_lie_as_low_as_those_allow_that_live_with_them() -> None:
-    random = np.random.default_rng(2)
-    for count in random.integers(0, 60, 100):
-        arrays = [item for item in _random_occupants(random, int(count)) if not item.blob]
-        found, placed = _offsets(arrays, 3), list[tuple[Occupant, range]]()
-        assert found.keys() == {item.name for item in arrays}
-        for item in sorted(arrays, key=lambda item: -item.bytes(3)):
-            others = [place for other, place in placed if item.first <= other.last and other.first <= item.last]
-            size = -(-item.bytes(3) // ALIGNMENT)
-            at = next(
-                at
-                for at in range(1000)
-                if not any(max(at, place.start) < min(at + size, place.stop) for place in others)
-            )
-            assert found[item.name] == at * ALIGNMENT
-            placed.append((item, range(at, at + size)))
-
-
-def test_arrays_are_parts_of_the_work_space(device: Device) -> None:
-    """Where they lie on the device, too, unless each has canaries around it."""
-    node = images = layers.Input(3, 8, 8)()
-    for _ in range(3):
-        node = layers.BatchNorm()(layers.Conv2D(8, 3, padding=1)(node))
-    graph = from_nodes(images, layers.Dense(3)(layers.GlobalAveragePool()(node)))
-    plan = make_plan(graph, 4, training=True, loss=CrossEntropy(), tuning=device.tuning)
-    parts = [item for item in plan.buffers.values() if item.offset is not None]
-    assert len(parts) > 5
-    assert allocations(plan.buffers.values(), 4)[WORK_SPACE] < sum(item.bytes(4) for item in parts)
-    executor = Executor(device, plan)
-    low, high = next(
-        (low, high)
-        for low, high in itertools.permutations(parts, 2)
-        if low.offset <= high.offset < low.offset + low.bytes(4) - 4
-    )
-    for made, is_shared in ((executor, True), (Executor(device.guarding(), plan), False)):
-        memory, other = made.buffer_of(low.name), made.buffer_of(high.name)
-        device.memory.write(memory, np.ones(memory.size // 4, np.float32))
-        first = device.memory.read(other, 1, np.float32)
-        assert (first == 1) == is_shared
+def test_a_buffer_has_room_for_the_largest_that_lies_there_and_no_more() -> None:
+    fixed, sampled = Buffer("fixed", 1000, 0), Buffer("sampled", 7, 100)
+    both = Buffer("fixed", 1000, 0, others=((sampled.elements, sampled.per_sample),))
+    assert [both.size(count) for count in (1, 9, 10, 50)] == [1000, 1000, 1007, 5007]
+    assert all(both.bytes(count) == max(fixed.bytes(count), sampled.bytes(count)) for count in range(30))
 
 
 def test_what_lives_at_once_is_never_in_one_place() -> None:

@@ -233,15 +233,12 @@ def test_what_depends_on_parameters_alone_runs_once(device_class: str) -> None:
     # A processor packs the 13 that it filters minimally.
     packed = {"gpu": 53, "cpu": 13}[device_class]
     assert Counter(call.kernel == "normalization/fold" for call in constant) == {True: 53, False: packed}
-    # What they made is nobody else's; but weights that are folded only to be packed lie in one place, in turn.
+    # What they made is nobody else's; but weights that are folded only to be packed lie where others will be made.
     read = {storage for call in forward for storage in call.storages("read")}
     made = {plan.placed[storage] for storage in written & read}
     passing = {storage for storage in written - read if storage.endswith("/folded weight")}
     assert len(passing) == packed
-    assert not passing & made
-    sizes = [plan.buffers[storage].bytes(1) for storage in passing]
-    assert max(plan.buffers[storage].offset + plan.buffers[storage].bytes(1) for storage in passing) < 2 * max(sizes)
-    assert 2 * max(sizes) < sum(sizes)
+    assert len({plan.placed[storage] for storage in passing} - made) <= 1
     used = {plan.placed[storage] for call in forward for storage in call.storages("write") if storage in plan.placed}
     assert not made & used
     training = make_plan(graph, 1, training=True, loss=CrossEntropy(), tuning=tuning_for(device_class))
