@@ -14,7 +14,7 @@ from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile, tiles_fo
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro
 from blobnet.launch.work_sizes import cell_work, elementwise_work, group_size
-from blobnet.memory.blob import FLOAT32, Shape
+from blobnet.memory.blob import FLOAT32
 from blobnet.memory.windows import Pair
 
 #: Tiles of forward and backward data. Speeds were fitted to times on an NVIDIA H200 (docs/performance.md).
@@ -206,7 +206,7 @@ class Tiled(Implementation):
         # NOTE: a kernel takes no null array; were it the matrix, that would not count as constant. The bias also where
         # it is not read, since the weights may be there only to be packed.
         arrays = {"PACKED": packed, "BIAS": operation.parameter("BIAS")}
-        products, others = [], []
+        cleared, products, others = list[KernelCall](), [], []
         if splits == 1:
             arrays["PARTIALS"] = operation.memory("no partials", 1)
         else:  # What is left to do is done to the sums of all parts.
@@ -221,14 +221,14 @@ class Tiled(Implementation):
                 width, positions = tile.count(self.units, 1) * tile.items, self.positions(phase)
                 size = GlobalSize(width, operation.groups, splits, positions=positions, tile=tile.columns)
                 products.append(operation.call(self.kernel, size, tile.items, **arrays, **facts))
-            elif not operation.accumulate:
-                # What no tap meets is 0: one program for all of them. Of a product in splits, the partial sums must be.
-                cells = Shape(operation.result.layout.unit_count, phase.vertical.size, phase.horizontal.size)
-                work = elementwise_work(cells, operation.tuning)
-                others.append(operation.call("convolution/clear_phase", *work, **facts))
+            elif not operation.accumulate and not cleared:
+                # What no tap meets is 0. Of a product in splits, the partial sums must be.
+                work = elementwise_work(operation.result.layout.shape, operation.tuning)
+                cleared = [operation.call("convolution/clear", *work, f"{operation.label}: clear")]
         if not products or self.in_place:
-            return [*products, *others]
+            return [*cleared, *products, *others]
         size, local = GlobalSize(self.packing_items, per_sample=False), group_size(operation.tuning.model)
         phase = self.phases(operation)[0]
         facts, label = {**phase.macros, **macros, **self.facts(phase)}, f"{operation.label}: pack"
-        return [operation.call(self.packer, size, local, label, PACKED=packed, **facts), *products, *others]
+        packing = operation.call(self.packer, size, local, label, PACKED=packed, **facts)
+        return [*cleared, packing, *products, *others]

@@ -59,7 +59,7 @@ def exact(
         **({"tuning": tuning()} | options),
     )
     for run in report.runs.values():
-        others = {"convolution/split_sum", "convolution/clear_phase", "convolution/unitwise_gradient"}
+        others = {"convolution/split_sum", "convolution/clear", "convolution/unitwise_gradient"}
         products = {kernel for kernel in run.kernels if "convolution" in kernel} - others
         assert products
         # Tensor cores take no cells of tf32 for gradients of weights.

@@ -109,11 +109,10 @@ def check_tiled(layer: Conv1D | Conv2D, shape: Shape, run: Run) -> None:
     strides = layer._axes(shape)
     phases = min(strides[0].stride, shape.height) * min(strides[1].stride, shape.width)
     with_taps = phases_with_taps(layer, shape)
-    cleared = 0 if run.arrangement.accumulate else phases - with_taps
+    cleared = with_taps < phases and not run.arrangement.accumulate
     assert kernels(run, "forward") == ["convolution/pack_weight", "convolution/forward_tiled"]
-    backward = packs("convolution/pack_weight", layer, shape) + ["convolution/backward_data_tiled"] * with_taps
-    backward += ["convolution/clear_phase"] * cleared
-    assert kernels(run, "backward data") == backward
+    backward = ["convolution/clear"] * cleared + packs("convolution/pack_weight", layer, shape)
+    assert kernels(run, "backward data") == backward + ["convolution/backward_data_tiled"] * with_taps
     assert kernels(run, "backward parameters")[0] == "convolution/backward_weight_tiled"
 
 
