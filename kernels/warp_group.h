@@ -14,17 +14,19 @@
  * Numbers of tf32 are floats of which the sign, 8 bits of exponent and the first 10 of the fraction count. Sums are fp32.
  * Products go on in the background:
  *
- *     SHOW_FACTORS()                    after writing factors, before the barrier that others wait at
  *     BEGIN_PRODUCTS()                  after that barrier
  *     multiply_cells(...)               sums += left * right
- *     multiply_turned(...)              the same of numbers of 16 bits where cells are of 8 rows or columns: 16 cells side by side,
- *                                       those of the next 8 `stride` further
+ *     rows = hold_rows(...)             numbers of 16 bits, where cells are of 8 rows: 16 cells side by side, those of the next
+ *                                       8 rows `stride` further, in registers
+ *     multiply_rows(...)                sums += rows * right, whose cells are of 8 columns in the same order
  *     END_PRODUCTS()
  *     AWAIT_PRODUCTS(MOST)              until all but the last MOST of them are done: their factors may be overwritten
  *     await_sums(sums)                  until all are done: sums may be read
  *
- * Copies of whole cells, which one work-item begins, go on in the background too; a *signal* in local memory says that
- * they have arrived, to all work-items of the group, which wait for it together.
+ * Copies of whole cells, which one work-item begins, go on in the background too (COPIES_AHEAD). A *signal* in local memory
+ * fills when so many have given it as it was made for, and all cells have come that it expects; await_signal waits until it
+ * has filled `turn` + 1 times, and may be one turn behind at most. Where copies do not go ahead they are made between a
+ * barrier and await_signal, which is a barrier then: all work-items must reach it.
  */
 #include "text.h"
 #include "warp.h"
@@ -39,35 +41,56 @@ typedef uint4 cell_t;
 
 #define UNROLL _Pragma("unroll")
 
-/* "+f" for 32 sums, and their names in the assembly. */
+/* Whether copies go on in the background. */
+#define COPIES_AHEAD 1
+
+/* "+f" for 16 sums, and their names in the assembly. */
 #define SUMS_8(s, i)                                                                            \
     "+f"(s[i]), "+f"(s[i + 1]), "+f"(s[i + 2]), "+f"(s[i + 3]), "+f"(s[i + 4]), "+f"(s[i + 5]), \
         "+f"(s[i + 6]), "+f"(s[i + 7])
-#define SUMS_32(s, i) SUMS_8(s, i), SUMS_8(s, i + 8), SUMS_8(s, i + 16), SUMS_8(s, i + 24)
-#define NAMES_0                                                                                              \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27," \
-    "%28,%29,%30,%31"
-#define NAMES_32                                                                                            \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%" \
-    "57,%58,%59,%60,%61,%62,%63"
-#define NAMES_64                                                                                            \
-    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%" \
-    "89,%90,%91,%92,%93,%94,%95"
-#define NAMES_96                                                                                             \
-    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%" \
-    "117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#if SUM_COLUMNS == 64
+#define SUMS_16(s, i) SUMS_8(s, i), SUMS_8(s, i + 8)
+#define NAMES_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMES_16 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define NAMES_32 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define NAMES_48 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_64 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define NAMES_80 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define NAMES_96 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+#define NAMES_112 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#if SUM_COLUMNS == 32
 #define SUM_NAMES NAMES_0
-#define ALL_SUMS(s) SUMS_32(s, 0)
+#define ALL_SUMS(s) SUMS_16(s, 0)
+#define FACTOR_NAMES "%16, %17"
+#define ROWS_NAMES "{%16, %17, %18, %19}, %20"
+#elif SUM_COLUMNS == 64
+#define SUM_NAMES NAMES_0 "," NAMES_16
+#define ALL_SUMS(s) SUMS_16(s, 0), SUMS_16(s, 16)
 #define FACTOR_NAMES "%32, %33"
+#define ROWS_NAMES "{%32, %33, %34, %35}, %36"
+#elif SUM_COLUMNS == 96
+#define SUM_NAMES NAMES_0 "," NAMES_16 "," NAMES_32
+#define ALL_SUMS(s) SUMS_16(s, 0), SUMS_16(s, 16), SUMS_16(s, 32)
+#define FACTOR_NAMES "%48, %49"
+#define ROWS_NAMES "{%48, %49, %50, %51}, %52"
 #elif SUM_COLUMNS == 128
-#define SUM_NAMES NAMES_0 "," NAMES_32
-#define ALL_SUMS(s) SUMS_32(s, 0), SUMS_32(s, 32)
+#define SUM_NAMES NAMES_0 "," NAMES_16 "," NAMES_32 "," NAMES_48
+#define ALL_SUMS(s) SUMS_16(s, 0), SUMS_16(s, 16), SUMS_16(s, 32), SUMS_16(s, 48)
 #define FACTOR_NAMES "%64, %65"
+#define ROWS_NAMES "{%64, %65, %66, %67}, %68"
+#elif SUM_COLUMNS == 192
+#define SUM_NAMES NAMES_0 "," NAMES_16 "," NAMES_32 "," NAMES_48 "," NAMES_64 "," NAMES_80
+#define ALL_SUMS(s) \
+    SUMS_16(s, 0), SUMS_16(s, 16), SUMS_16(s, 32), SUMS_16(s, 48), SUMS_16(s, 64), SUMS_16(s, 80)
+#define FACTOR_NAMES "%96, %97"
+#define ROWS_NAMES "{%96, %97, %98, %99}, %100"
 #elif SUM_COLUMNS == 256
-#define SUM_NAMES NAMES_0 "," NAMES_32 "," NAMES_64 "," NAMES_96
-#define ALL_SUMS(s) SUMS_32(s, 0), SUMS_32(s, 32), SUMS_32(s, 64), SUMS_32(s, 96)
+#define SUM_NAMES \
+    NAMES_0 "," NAMES_16 "," NAMES_32 "," NAMES_48 "," NAMES_64 "," NAMES_80 "," NAMES_96 "," NAMES_112
+#define ALL_SUMS(s)                                                                                \
+    SUMS_16(s, 0), SUMS_16(s, 16), SUMS_16(s, 32), SUMS_16(s, 48), SUMS_16(s, 64), SUMS_16(s, 80), \
+        SUMS_16(s, 96), SUMS_16(s, 112)
 #define FACTOR_NAMES "%128, %129"
+#define ROWS_NAMES "{%128, %129, %130, %131}, %132"
 #endif
 /* With units of both factors behind one another, as here. */
 #if CELL == 8 && HALVES
@@ -77,7 +100,6 @@ typedef uint4 cell_t;
 #endif
 #if CELL == 8
 #define BOTH_AS_THEY_LIE ", 0, 0"
-#define BOTH_TURNED ", 1, 1"
 #else
 #define SHAPE_AND_TYPES "k8.f32.tf32.tf32"
 #define BOTH_AS_THEY_LIE ""
@@ -86,7 +108,6 @@ typedef uint4 cell_t;
 /* An instruction of compute capability 9.0: see blobnet/device/splice.py. */
 #define INSTRUCTION(text) "//sm_90a " text ";"
 
-#define SHOW_FACTORS() __asm__ volatile("fence.proxy.async;" : : : "memory")
 #define BEGIN_PRODUCTS() __asm__ volatile(INSTRUCTION("wgmma.fence.sync.aligned") : : : "memory")
 #define END_PRODUCTS() __asm__ volatile(INSTRUCTION("wgmma.commit_group.sync.aligned") : : : "memory")
 #define AWAIT_PRODUCTS(MOST) \
@@ -98,28 +119,43 @@ INLINE ulong place_of_cells(__local const cell_t *cells, const uint leading, con
     return (((uint)(size_t)cells & 0x3FFFF) >> 4) | (ulong)(leading >> 4) << 16 | (ulong)(stride >> 4) << 32;
 }
 
-#define MULTIPLY_CELLS(sums, left, right, TURNED)                                                         \
-    __asm__ volatile(INSTRUCTION("wgmma.mma_async.sync.aligned.m64n" TEXT_OF(SUM_COLUMNS) SHAPE_AND_TYPES \
-                                 " {" SUM_NAMES "}, " FACTOR_NAMES ", 1, 1, 1" TURNED)                    \
-                     : ALL_SUMS(sums)                                                                     \
-                     : "l"(left), "l"(right)                                                              \
-                     : "memory")
-
 INLINE void multiply_cells(real_t sums[SUM_REGISTERS], __local const cell_t *left, const uint left_stride,
                            __local const cell_t *right, const uint right_stride)
 {
     const ulong left_place = place_of_cells(left, left_stride * 16, 128);
     const ulong right_place = place_of_cells(right, right_stride * 16, 128);
-    MULTIPLY_CELLS(sums, left_place, right_place, BOTH_AS_THEY_LIE);
+    __asm__ volatile(INSTRUCTION("wgmma.mma_async.sync.aligned.m64n" TEXT_OF(SUM_COLUMNS) SHAPE_AND_TYPES
+                                 " {" SUM_NAMES "}, " FACTOR_NAMES ", 1, 1, 1" BOTH_AS_THEY_LIE)
+                     : ALL_SUMS(sums)
+                     : "l"(left_place), "l"(right_place)
+                     : "memory");
 }
 
 #if CELL == 8
-INLINE void multiply_turned(real_t sums[SUM_REGISTERS], __local const cell_t *left, const uint left_stride,
-                            __local const cell_t *right, const uint right_stride)
+/* Matrices of 8 x 8: rows 0 and 8 of the warp's 16, at positions 0 and then 8. */
+typedef uint4 rows_t;
+
+INLINE rows_t hold_rows(__local const cell_t *left, const uint left_stride)
 {
-    const ulong left_place = place_of_cells(left, 128, left_stride * 16);
+    __local const cell_t *from =
+        left + (WARP % GROUP_WARPS * 2 + LANE / 8 % 2) * left_stride + LANE / 16 * 8 + LANE % 8;
+    rows_t rows;
+    __asm__ volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(rows.x), "=r"(rows.y), "=r"(rows.z), "=r"(rows.w)
+                     : "r"((uint)(size_t)from)
+                     : "memory");
+    return rows;
+}
+
+INLINE void multiply_rows(real_t sums[SUM_REGISTERS], const rows_t rows, const uint left_stride,
+                          __local const cell_t *right, const uint right_stride)
+{
     const ulong right_place = place_of_cells(right, 128, right_stride * 16);
-    MULTIPLY_CELLS(sums, left_place, right_place, BOTH_TURNED);
+    __asm__ volatile(INSTRUCTION("wgmma.mma_async.sync.aligned.m64n" TEXT_OF(SUM_COLUMNS) SHAPE_AND_TYPES
+                                 " {" SUM_NAMES "}, " ROWS_NAMES ", 1, 1, 1, 1")
+                     : ALL_SUMS(sums)
+                     : "r"(rows.x), "r"(rows.y), "r"(rows.z), "r"(rows.w), "l"(right_place)
+                     : "memory");
 }
 #endif
 
@@ -144,8 +180,11 @@ INLINE void give_signal(__local signal_t *signal)
     __asm__ volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"((uint)(size_t)signal) : "memory");
 }
 
-/* A barrier of the first `items` work-items. */
-#define BARRIER_OF_FIRST(items) __asm__ volatile("bar.sync 1, %0;" : : "n"(items) : "memory")
+/* A barrier of the work-items of a warp group alone. */
+INLINE void await_warp_group(void)
+{
+    __asm__ volatile("bar.sync %0, %1;" : : "r"(1 + WARP / GROUP_WARPS), "n"(GROUP_ITEMS) : "memory");
+}
 
 /* After signals are there, before the barrier that others wait at. */
 #define SHOW_SIGNALS() \
@@ -190,6 +229,7 @@ INLINE void await_signal(__local signal_t *signal, const uint turn)
 #define UNROLL
 
 /* The work-item that copies does so at once: others see it after the barrier at which they wait. */
+#define COPIES_AHEAD 0
 typedef int signal_t;
 #define init_signal(signal, count)
 #define give_signal(signal)
@@ -205,7 +245,7 @@ INLINE void copy_cells(__local cell_t *to, __global const cell_t *from, const ui
     }
 }
 
-#define SHOW_FACTORS()
+#define await_warp_group() barrier(CLK_LOCAL_MEM_FENCE)
 #define BEGIN_PRODUCTS()
 #define END_PRODUCTS()
 #define AWAIT_PRODUCTS(MOST)
@@ -235,14 +275,21 @@ INLINE void multiply_cells(real_t sums[SUM_REGISTERS], __local const cell_t *lef
     }
 }
 
-INLINE void multiply_turned(real_t sums[SUM_REGISTERS], __local const cell_t *left, const uint left_stride,
-                            __local const cell_t *right, const uint right_stride)
+typedef __local const cell_t *rows_t;
+
+INLINE rows_t hold_rows(__local const cell_t *left, const uint left_stride)
+{
+    return left;
+}
+
+INLINE void multiply_rows(real_t sums[SUM_REGISTERS], const rows_t rows, const uint left_stride,
+                          __local const cell_t *right, const uint right_stride)
 {
     for (int i = 0; i < SUM_REGISTERS; i++) {
         const int row = WARP % GROUP_WARPS * 16 + LANE_ROW + i / 2 % 2 * 8;
         const int column = i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
         for (int k = 0; k < 16; k++) {
-            sums[i] += number_of_cell(left + row / 8 * left_stride + k, row % 8)
+            sums[i] += number_of_cell(rows + row / 8 * left_stride + k, row % 8)
                        * number_of_cell(right + column / 8 * right_stride + k, column % 8);
         }
     }

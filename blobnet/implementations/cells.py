@@ -7,6 +7,7 @@ Blobs that have cells are read where they lie, if the zeros between positions do
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,25 +24,25 @@ from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, roun
 from blobnet.launch.kernel_source import Macro, table_text
 from blobnet.launch.work_sizes import group_size
 from blobnet.memory.blob import BFLOAT16_CELLS, FLOAT16_CELLS, BlobLayout, Shape
+from blobnet.memory.windows import Pair
 
 #: What products take as it lies, by their type; units of a cell; its bytes, and the floats that it is as long as.
 TYPES_OF_CELLS = {"bf16": BFLOAT16_CELLS, "fp16": FLOAT16_CELLS}
 UNITS_OF_CELL = {"tf32": 4, **{name: kind.cell for name, kind in TYPES_OF_CELLS.items()}}
 _CELL_BYTES, _CELL_FLOATS = 16, 4
-#: Bytes of local memory of a work-group, less what signals need.
-_LOCAL_BYTES = (227 << 10) - 128
+#: Bytes of local memory of a compute unit, and what each work-group takes of it besides its own: also by its alignment.
+_LOCAL_BYTES, _GROUP_BYTES = 228 << 10, (1 << 10) + 128
 #: Bytes that the cells of a blob may take.
 _MAX_BYTES = 1 << 30
 #: The most steps of the weights, or of the gradient's factors, that lie in local memory at once, and the fewest.
 _STAGES, _MIN_STAGES = 4, 3
+#: The fewest runs of the source that lie there; units of a result that leave through local memory at once.
+_MIN_RUNS, _STAGED_UNITS = 2, 32
 #: The cost of packing few cells, which wait for memory; and of a launch with much local memory, before and after which
 #: compute units divide theirs anew: with 35 of these mobilenet_v2 takes 0.58 ms for an image, without 0.40 (H200).
 _PACKING_COST, _DIVIDING_COST = 4 * LAUNCH_COST, 2 * LAUNCH_COST
-#: Rows of a warp group's product, its work-items, and those of a warp.
-_GROUP_ROWS, _GROUP_ITEMS, _WARP_ITEMS = 64, 128, 32
-#: Warps that begin copies, in a gradient besides those that multiply. A copy of a list ends with the sample, and keeps
-#: its warp busy for 30 to 50 ns, however short (H200).
-_COPYING_WARPS = 4
+#: Rows of a warp group's product, and its work-items.
+_GROUP_ROWS, _GROUP_ITEMS = 64, 128
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class CellTile(Tile):
     def positions(self) -> int:
         """Positions of a step."""
         return self.columns
+
+    @property
+    def staged_cells(self) -> int:
+        """Local memory for results, in cells (kernels/convolution/cell_product.h)."""
+        return _STAGED_UNITS * (self.columns + 4) // _CELL_FLOATS
 
     @property
     def items(self) -> int:
@@ -99,12 +105,15 @@ class GradientTile(CellTile):
 
 #: Tiles of forward and backward data. Speeds are for tf32, and were fitted to times on an NVIDIA H200.
 TILES = (
-    CellTile(128, 128, 8, 128, 1, speed=9, busy=1, overhead=250),
-    CellTile(64, 128, 8, 64, 1, speed=7, busy=2, overhead=250),
-    CellTile(256, 128, 8, 256, 1, speed=10, busy=1, overhead=250),
+    CellTile(128, 128, 8, 128, 1, speed=7.7, busy=1, overhead=210),
+    CellTile(64, 128, 8, 64, 1, speed=5.8, busy=2, overhead=170),
+    CellTile(256, 128, 8, 256, 1, speed=10, busy=1, overhead=220),
     CellTile(128, 256, 8, 128, 1, speed=10, busy=1, overhead=250),
-    CellTile(64, 256, 8, 64, 1, speed=7, busy=1, overhead=250),
-    CellTile(64, 64, 8, 64, 1, speed=5, busy=3, overhead=250),
+    CellTile(64, 256, 8, 64, 1, speed=7, busy=1, overhead=170),
+    CellTile(64, 64, 8, 64, 1, speed=4.8, busy=3, overhead=150),
+    CellTile(32, 128, 8, 32, 1, speed=3.8, busy=3, overhead=240),
+    CellTile(96, 128, 8, 96, 1, speed=6.7, busy=2, overhead=220),
+    CellTile(192, 128, 8, 192, 1, speed=10.1, busy=1, overhead=260),
 )
 #: Tiles of the gradient of the weights.
 WEIGHT_TILES = (
@@ -123,6 +132,11 @@ FEW_TILES = (
     GradientTile(64, 64, 128, 64, 64, 3, 1, speed=5, busy=1, overhead=300),
     GradientTile(64, 64, 128, 64, 64, 1, 1, speed=4, busy=3, overhead=300),
 )
+
+
+def _room(groups: int) -> int:
+    """Cells of local memory for each of some work-groups side by side on a compute unit."""
+    return (_LOCAL_BYTES // groups - _GROUP_BYTES) // _CELL_BYTES
 
 
 def _folded(operation: Operation) -> int:
@@ -150,12 +164,27 @@ class _Lists:
 
 
 @dataclass(frozen=True)
+class _Runs:
+    """The runs of cells that the taps of a phase read.
+
+    Attributes:
+        table: of each run where its cells begin, and its first position.
+        taps: of each tap its run, its shift from there, and its number.
+        span: how far shifts reach.
+    """
+
+    table: Sequence[tuple[int, int]]
+    taps: Sequence[tuple[int, int, int]]
+    span: int
+
+
+@dataclass(frozen=True)
 class _Positions:
     """How positions and cells are counted.
 
     Attributes:
         row, sample: positions of a row, and of a sample with the zeros around it.
-        tables: for each phase, of each tap its run, its shift and its number; how far shifts reach; the first of them.
+        tables: for each phase, of each tap its source phase, shift and number; how far shifts reach; the first of them.
         lists: the source's, and a gradient's delta's.
     """
 
@@ -163,6 +192,24 @@ class _Positions:
     sample: int
     tables: Sequence[tuple[list[tuple[int, int, int]], int, int]]
     lists: Sequence[_Lists]
+
+
+def _runs(taps: Sequence[tuple[int, int, int]], columns: int, apart: int) -> _Runs:
+    """The runs of some taps of a table: one for each phase of the source, whose cells are ``apart``.
+
+    With ``columns``, so many taps in a row, there is one for each row of taps.
+    """
+    runs = dict[tuple[int, int], list[Pair]]()
+    for phase, shift, tap in taps or [(0, 0, 0)]:
+        runs.setdefault((phase, tap // columns if columns else 0), []).append((shift, tap))
+    starts = [found[0][0] for found in runs.values()]
+    table = [(phase * apart, start) for (phase, _), start in zip(runs, starts, strict=True)]
+    moved = [
+        (run, shift - start, tap)
+        for run, (found, start) in enumerate(zip(runs.values(), starts, strict=True))
+        for shift, tap in found
+    ]
+    return _Runs(table, moved[: len(taps)], max(shift for _, shift, _ in moved))
 
 
 class Cells(Tiled):
@@ -189,7 +236,8 @@ class Cells(Tiled):
         cells = -(-self.depth // self.cell)
         #: Cells of the depth in a step, and steps. Of gradients: cells of a tile, and tiles.
         of_tile = tile.columns // self.cell
-        self.depth_cells = of_tile if self.of_weights else min(tile.depth, rounded_up(cells, 2))
+        steps = -(-cells // tile.depth)
+        self.depth_cells = of_tile if self.of_weights else rounded_up(-(-cells // steps), 2)
         self.depth_steps = -(-cells // self.depth_cells)
         #: Floats of the cells of a tap, for each unit.
         self.depth_rows = _CELL_FLOATS * self.depth_steps * self.depth_cells
@@ -199,16 +247,29 @@ class Cells(Tiled):
         self.places = SourceTaps.of([phase.horizontal for phase in phases], width)
         if self.folded > 1:
             self.places = SourceTaps([[(0, 0)]], self.places.results, self.places.results, 1)
-        #: The source's phases that taps read: a run of cells for each.
-        self.runs = len(self.rows.phases) * len(self.places.phases)
+        #: The source's phases that taps read.
+        self.source_phases = len(self.rows.phases) * len(self.places.phases)
         is_dense = self.rows.is_dense and self.places.is_dense
         # As they lie, where that leaves room for a few steps; the last way packs all, which can always be counted.
         for ways in product((True, False), repeat=len(self.read)):
             if counted := self._counted(ways):
                 self.counted = counted
+                apart = operation.groups * counted.lists[0].cells * counted.lists[0].list
+                # Where rows of taps are further apart than a tile is long, most of a run of all is what none reads.
+                columns = phases[0].horizontal.filter_taps // self.folded
+                self.runs = [
+                    _runs(taps, columns if not self.of_weights and span > tile.positions else 0, apart)
+                    for taps, span, _ in counted.tables
+                ]
+                #: Positions between the first and the last tap of a run.
+                self.span = max(runs.span for runs in self.runs)
+                #: Steps of a tile: a tap of a block of the depth each; of a gradient many.
+                self.steps = _STAGES
+                if not self.of_weights:
+                    self.steps = self.depth_steps * max(len(runs.taps) for runs in self.runs)
                 packed = max((lists.sample for lists in counted.lists if lists.is_packed), default=0)
                 has_memory = operation.batch_size * _CELL_BYTES * packed <= _MAX_BYTES
-                self.fits = is_dense and has_memory and self.stages >= _MIN_STAGES
+                self.fits = is_dense and has_memory and self.stages >= min(_MIN_STAGES, self.steps)
                 if self.fits:
                     break
 
@@ -243,7 +304,7 @@ class Cells(Tiled):
                 return None
             apart = blob.layout.unit_memory_elements, blob.layout.memory_elements
             if not lies:
-                apart = sample, (self.runs, 1)[number] * self.operation.groups * cells * sample
+                apart = sample, (self.source_phases, 1)[number] * self.operation.groups * cells * sample
             lists.append(_Lists(cells, *apart, base, not lies))
         return _Positions(row, sample, tables, lists)
 
@@ -291,46 +352,63 @@ class Cells(Tiled):
         return (item for item in super().candidates(operation) if item.fits)
 
     def _table(self, phase: Phase, number: int, row: int) -> tuple[list[tuple[int, int, int]], int, int]:
-        """Run, shift and number of each tap of a phase; how far its shifts reach, and the first of them."""
+        """Source's phase, shift and number of each tap of a phase; how far its shifts reach, and the first of them."""
         found = []
         for i, (row_phase, rows) in enumerate(self.rows.ways[number]):
             for j, (place_phase, places) in enumerate(self.places.ways[number]):
-                run = (row_phase - self.rows.phases[0]) * len(self.places.phases) + place_phase - self.places.phases[0]
+                source = (
+                    (row_phase - self.rows.phases[0]) * len(self.places.phases) + place_phase - self.places.phases[0]
+                )
                 y, x = (axis.first + tap * axis.step for axis, tap in ((phase.vertical, i), (phase.horizontal, j)))
-                found.append((run, rows * row + places, y * phase.horizontal.filter_taps // self.folded + x))
+                found.append((source, rows * row + places, y * phase.horizontal.filter_taps // self.folded + x))
         shifts = [shift for _, shift, _ in found] or [0]
         first = min(shifts)
-        return sorted((run, shift - first, tap) for run, shift, tap in found), max(shifts) - first, first
-
-    @property
-    def span(self) -> int:
-        """Positions between the first and the last tap."""
-        return max(span for _, span, _ in self.counted.tables)
+        return sorted((source, shift - first, tap) for source, shift, tap in found), max(shifts) - first, first
 
     @property
     def stages(self) -> int:
         """Steps of the weights, or of the gradient's factors, in local memory: as many as there is room for."""
+        if not self.of_weights:
+            return self._in_local_memory[0]
         tile, run = self.tile, self.span + self.tile.positions
-        if self.of_weights:
-            lists = min(self.depth_cells, self.counted.lists[0].cells)
-            room = _LOCAL_BYTES // _CELL_BYTES - (self.depth_cells - lists) * run
-            return min(_STAGES, room // (tile.units // self.cell * tile.depth + lists * run))
-        room = _LOCAL_BYTES // (_CELL_BYTES * self.depth_cells)
-        if self.run_stages is None:
-            return min(_STAGES, room // (run + tile.units))
-        return min(_STAGES, (room - self.run_stages * run) // tile.units)
+        lists = min(self.depth_cells, self.counted.lists[0].cells)
+        room = _room(1) - (self.depth_cells - lists) * run
+        return min(_STAGES, room // (tile.units // self.cell * tile.depth + lists * run + 1))
 
     @property
-    def run_stages(self) -> int | None:
-        """Runs in local memory: two where each serves several taps, else as many as there are of the weights (None)."""
-        fewest = min((len(taps) for taps, _, _ in self.counted.tables if taps), default=1)
-        return 2 if fewest > self.runs else None
+    def _in_local_memory(self) -> tuple[int, int]:
+        """Steps of the weights in local memory, and runs: with the weights of all steps, if there is room for them."""
+        room, (run, step) = _room(1) - self.tile.staged_cells, self._cells
+        # A run that serves few taps is soon done with.
+        taps = min((len(runs.taps) / len(runs.table) for runs in self.runs if runs.taps), default=1)
+        most = min(_STAGES, 1 + math.ceil(_STAGES / taps))
+        kept = (_room(int(self.tile.busy)) - self.tile.staged_cells - self.steps * step) // run
+        if self.wanted == 1 and len(self.runs) == 1 and kept >= most:
+            return self.steps, most
+        stages = {count: min(_STAGES, (room - count * run) // step) for count in range(most, _MIN_RUNS - 1, -1)}
+        count = next((count for count in stages if stages[count] >= _MIN_STAGES), _MIN_RUNS)
+        return stages[count], count
+
+    @property
+    def most_tiles(self) -> int:
+        operation, tile, (steps, runs) = self.operation, self.tile, self._in_local_memory
+        run, step = self._cells
+        cells = tile.staged_cells + runs * run + steps * step
+        side_by_side = max(count for count in range(1, int(tile.busy) + 1) if count == 1 or cells <= _room(count))
+        most = operation.cores * side_by_side // (tile.count(self.units, 1) * operation.groups * self.splits)
+        # Of one work-group for all tiles of some units there would be less than cores.
+        return most if most > 1 else 0
+
+    @property
+    def _cells(self) -> Pair:
+        """Cells of a run, and of the weights of a step: with two signals, which are as long as a cell."""
+        return self.depth_cells * (self.span + self.tile.positions) + 1, self.depth_cells * self.tile.units + 1
 
     @cached_property
     def _tap_blocks(self) -> list[tuple[int, int]]:
         """Taps of a work-group of the gradient: the first one, and the end of those of its phase of the source."""
-        runs, each = [run for run, _, _ in self.counted.tables[0][0]], self.tile.all_taps
-        ends = [len(runs) - runs[::-1].index(run) for run in range(self.runs)]
+        runs, each = [run for run, _, _ in self.runs[0].taps], self.tile.all_taps
+        ends = [len(runs) - runs[::-1].index(run) for run in range(len(self.runs[0].table))]
         return [(tap, end) for end, start in zip(ends, [0, *ends], strict=False) for tap in range(start, end, each)]
 
     @property
@@ -366,8 +444,8 @@ class Cells(Tiled):
         return super().packing_items // _CELL_FLOATS
 
     def facts(self, phase: Phase) -> dict[str, Any]:
-        taps, span, first = self.counted.tables[self.phases(self.operation).index(phase)]
-        source = self.counted.lists[0]
+        number, source = self.phases(self.operation).index(phase), self.counted.lists[0]
+        runs, (_, _, first) = self.runs[number], self.counted.tables[number]
         return {
             "CELL": self.cell,
             "HALVES": int(self.precision == "fp16"),
@@ -375,17 +453,17 @@ class Cells(Tiled):
             "DEPTH_STEPS": self.depth_steps,
             "SAMPLE_POSITIONS": self.counted.sample,
             "ROW_POSITIONS": self.counted.row,
-            "RUNS": self.runs,
-            "SPAN": span,
+            "RUNS": len(runs.table),
+            "RUN_TABLE": table_text(runs.table),
+            "SPAN": runs.span,
             "FIRST_CELL": source.base + first,
-            "TAP_TABLE": table_text(taps or [(0, 0, 0)]),
-            "PHASE_TAPS": len(taps),
+            "TAP_TABLE": table_text(runs.taps or [(0, 0, 0)]),
+            "PHASE_TAPS": len(runs.taps),
             "FILTER_TAPS": phase.vertical.filter_taps * phase.horizontal.filter_taps // self.folded,
             "TAPS": self.operation.taps // self.folded,
             "FOLDED": self.folded,
             "STAGES": self.stages,
-            "RUN_STAGES": self.run_stages or self.stages,
-            "COPYING_WARPS": _COPYING_WARPS,
+            "RUN_STAGES": self._in_local_memory[1],
             "CELLS": self._blob(0),
             "SOURCE_CELLS": source.cells,
             "SOURCE_LIST": source.list,
@@ -404,26 +482,24 @@ class Cells(Tiled):
         alone = dict.fromkeys(phases, 0) | dict.fromkeys(("STRIDE_Y", "STRIDE_X", "PHASES_X", "FOLDED"), 1)
         for number, (lists, ways) in enumerate(zip(self.counted.lists, (phases, alone), strict=False)):
             if lists.is_packed:
-                count, blob = lists.sample // sample, self.read[number]
+                blob, rows = self.read[number], (len(self.rows.phases), 1)[number]
                 facts: dict[str, Any] = {
                     "SOURCE": blob,
                     "CELLS": self._memory(number),
-                    "LISTS": count,
                     "CELL": self.cell,
                     "HALVES": int(self.precision == "fp16"),
+                    "LISTS": lists.sample // sample,
                 }
                 facts |= {"GROUP_UNITS": blob.shape.units // operation.groups, "UNIT_CELLS": lists.cells, **ways}
                 facts |= {"POSITIONS": sample, "ROW_POSITIONS": self.counted.row, "BASE": lists.base}
-                size, label = GlobalSize(local, 1, count, positions=sample, tile=local), f"{operation.label}: cells"
+                count, label = operation.groups * lists.cells, f"{operation.label}: cells"
+                size = GlobalSize(local, rows, count, positions=sample, tile=local)
                 calls.append(operation.call("convolution/pack_cells", size, local, label, **facts))
         return calls
 
-    def _products(self) -> list[KernelCall]:
-        return [*self._packed(), *super()._products()]
-
     def calls(self) -> list[KernelCall]:
         if not self.of_weights:
-            return super().calls()
+            return [*self._packed(), *super().calls()]
         operation, tile, deltas = self.operation, self.tile, self.counted.lists[1]
         facts = {
             **self.facts(self.phases(operation)[0]),
@@ -433,7 +509,6 @@ class Cells(Tiled):
             "BLOCK_TABLE": table_text(self._tap_blocks),
         }
         facts |= {"DELTA_CELLS": deltas.cells, "DELTA_LIST": deltas.list, "DELTA_SAMPLE": deltas.sample}
-        items = tile.items + _COPYING_WARPS * _WARP_ITEMS
         tiles = tile.count(operation.units, self.depth) * len(self._tap_blocks)
-        size = GlobalSize(tiles * items, self.splits, operation.groups, per_sample=False)
-        return [*self._packed(), *operation.summed("weight", self.splits, self.kernel, size, items, **facts)]
+        size = GlobalSize(tiles * tile.items, self.splits, operation.groups, per_sample=False)
+        return [*self._packed(), *operation.summed("weight", self.splits, self.kernel, size, tile.items, **facts)]

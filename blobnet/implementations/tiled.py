@@ -187,6 +187,11 @@ class Tiled(Implementation):
         """Columns of the product that makes a phase of a sample."""
         return (phase.vertical.size - 1) * self.row(phase) + phase.horizontal.size
 
+    @property
+    def most_tiles(self) -> int:
+        """Tiles of positions that there are work-groups for, each of which takes several; 0: of one each."""
+        return 0
+
     def row_splits(self) -> Iterator[int]:
         """Into how many parts the rows of the largest product may go: more of them only until the device is full."""
         if self.of_weights:
@@ -218,8 +223,14 @@ class Tiled(Implementation):
         for phase in self.phases(operation):
             facts = {**phase.macros, **macros, **self.facts(phase)}
             if phase.taps or splits > 1:
-                width, positions = tile.count(self.units, 1) * tile.items, self.positions(phase)
-                size = GlobalSize(width, operation.groups, splits, positions=positions, tile=tile.columns)
+                size = GlobalSize(
+                    tile.count(self.units, 1) * tile.items,
+                    operation.groups,
+                    splits,
+                    positions=self.positions(phase),
+                    tile=tile.columns,
+                    most=self.most_tiles,
+                )
                 products.append(operation.call(self.kernel, size, tile.items, **arrays, **facts))
             elif not operation.accumulate and not cleared:
                 # What no tap meets is 0. Of a product in splits, the partial sums must be.

@@ -135,8 +135,7 @@ class Array:
     """A plain run of elements: a parameter, its gradient, or memory that a layer asks for.
 
     It holds ``elements + count * per_sample`` elements of ``type`` for a batch of ``count``, from ``offset`` on; or for
-    every batch as many as for a whole one, if samples lie ``side_by_side``. ``persistent`` memory is not the plan's to
-    reuse.
+    every batch as many as for a whole one, if samples lie ``side_by_side``. No plan reuses ``persistent`` memory.
     """
 
     storage: str
@@ -184,9 +183,9 @@ class ArrayHandle(NamedTuple):
 class GlobalSize:
     """Work-items along each dimension.
 
-    ``units`` is for one sample when ``per_sample``, and then times the batch; or, if a work-item takes ``samples``
-    samples at once, times the batch in blocks of so many. With ``positions``, ``width`` is for one ``tile`` of the
-    batch's positions, so many a sample, and nothing else grows with the batch.
+    ``units`` is for one sample when ``per_sample``, and then times the batch; or, if a work-item takes ``samples`` of
+    them at once, times the blocks of so many. With ``positions``, ``width`` is for one ``tile`` of the batch's
+    positions, so many a sample, and for at most ``most`` tiles if not 0; nothing else grows with the batch.
     """
 
     width: int
@@ -196,6 +195,7 @@ class GlobalSize:
     samples: int = 1
     positions: int = 0
     tile: int = 1
+    most: int = 0
 
     @property
     def grows(self) -> bool:
@@ -205,7 +205,8 @@ class GlobalSize:
     def of_batch(self, count: int) -> tuple[int, int, int]:
         """Work-items along each dimension for a batch of ``count``."""
         if self.positions:
-            return self.width * -(-count * self.positions // self.tile), self.height, self.units
+            tiles = -(-count * self.positions // self.tile)
+            return self.width * min(tiles, self.most or tiles), self.height, self.units
         return self.width, self.height, self.units * (-(-count // self.samples) if self.per_sample else 1)
 
 
@@ -214,8 +215,7 @@ class Shards:
     """The shards that a launch serves, one behind the other along a dimension of its work-items.
 
     Attributes:
-        count: how many there are at most.
-        dimension: theirs.
+        count, dimension: how many there are at most, and along which dimension.
         moved: the roles whose memory is another one for each shard: by how many elements, and for each sample of one.
     """
 
@@ -494,8 +494,8 @@ class Tuning:
 
     ``padding`` is how plans pad blobs, and ``storage`` what the numbers of those between the layers are in plans for
     inference; weights, results and sums are float32. ``cells`` is their type where blobs may have cells for elements;
-    None: none may. ``chosen`` has what was chosen by this for an operation, so that
-    layers that are alike are looked at once; each plan has its own (planning/plan.py).
+    None: none may. ``chosen`` has what was chosen by this for an operation, so that layers that are alike are looked at
+    once; each plan has its own (planning/plan.py).
     """
 
     model: DeviceModel = HOST

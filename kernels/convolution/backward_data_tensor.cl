@@ -65,5 +65,6 @@ convolution_backward_data_tensor(READ_BLOB(output_delta), WRITE_BLOB(input_delta
     find_columns(columns, output_delta, output_delta_unit_offset, count);
     sums_t sums;
     accumulate_tiles(sums, columns, ARRAY(packed) + FIRST_FRAGMENT(GROUP, FIRST_UNIT), memory);
-    store_sums(sums, input_delta, input_delta_unit_offset, partials_array, partials_offset, memory, count);
+    store_sums(sums, input_delta, input_delta_unit_offset, partials_array, partials_offset, memory, count,
+               OWN_TILE);
 }

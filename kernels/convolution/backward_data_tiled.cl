@@ -69,5 +69,6 @@ convolution_backward_data_tiled(READ_BLOB(output_delta), WRITE_BLOB(input_delta)
     accumulate_tiles(sums, SOURCE_ARGUMENTS(output_delta),
                      ARRAY(packed) + (size_t)GROUP * (DEPTH_ROWS_ALL + ZERO_ROWS) * UNIT_COLUMNS + FIRST_UNIT,
                      weights, sources);
-    store_sums(sums, input_delta, input_delta_unit_offset, partials_array, partials_offset, sources, count);
+    store_sums(sums, input_delta, input_delta_unit_offset, partials_array, partials_offset, sources, count,
+               OWN_TILE);
 }

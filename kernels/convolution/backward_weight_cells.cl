@@ -11,8 +11,8 @@
  * not 1, an input unit has as many columns, the taps of a row (pack_cells.cl). Splits of the positions go to a partial sum
  * each; gradient/reduce.cl adds them in a fixed order.
  *
- * Warps that multiply nothing begin the copies. A copy keeps its warp busy as long as a small product does, so there are
- * several.
+ * A work-item holds its part of the delta's rows in registers, for the products of all its taps. Beginning a copy takes a
+ * warp as long as a small product does, so all warps begin some, while their products go on.
  *
  * Blobs:
  *   CELLS  read  the input, see cell_lists.h
@@ -39,6 +39,7 @@
  *   SPAN              from the first tap to the last
  *   FIRST_CELL        the first cell that the taps of the first position read
  *   FIRST_DELTA       the delta's first cell
+ *   RUN_TABLE         place and first position of each run
  *   TAP_TABLE         run, shift and number of each tap, or of each row of taps
  *   BLOCK_TABLE       of each block of taps the first one, and the end of its run
  *   FOLDED            taps of a row that are columns of an input unit, or 1
@@ -49,7 +50,6 @@
  *   GROUP_TAPS        taps a warp group
  *   TAP_GROUPS        warp groups that have the same units and other taps
  *   STAGES            steps in local memory
- *   COPYING_WARPS     warps that begin copies, besides those that multiply
  * Global:
  *   width  work-items a tile * tiles
  *   height SPLITS
@@ -58,8 +58,6 @@
 #include "blob.h"
 #define UNIT_GROUPS (TILE_UNITS / 64)
 #define ITEMS (GROUP_ITEMS * UNIT_GROUPS * TAP_GROUPS)
-#define ALL_ITEMS (ITEMS + COPYING_WARPS * WARP_ITEMS)
-#define FIRST_COPYING_WARP (ITEMS / WARP_ITEMS)
 #define SUM_COLUMNS TILE_COLUMNS
 #include "warp_group.h"
 #include "convolution/cell_lists.h"
@@ -74,24 +72,24 @@
 #define LISTS (SOURCE_CELLS < TILE_LISTS ? SOURCE_CELLS : TILE_LISTS)
 #define COPIED_ELEMENTS (STAGES * STAGE_ELEMENTS + (TILE_LISTS - LISTS) * RUN_POSITIONS)
 /* Units whose sums leave together, and the sums of one; the pitch keeps most rows of lanes in different banks. */
-#define STAGED_UNITS 16
+#define STAGED_UNITS 64
 #define BLOCK_TAPS (TAP_GROUPS * GROUP_TAPS)
 #define STAGED_SUMS (TILE_COLUMNS * BLOCK_TAPS)
 #define STAGED_PITCH (STAGED_SUMS + 5)
 #define STAGED_ELEMENTS (STAGED_UNITS * STAGED_PITCH / 4)
 #define ALL_ELEMENTS (COPIED_ELEMENTS > STAGED_ELEMENTS ? COPIED_ELEMENTS : STAGED_ELEMENTS)
 #define STAGE_ELEMENTS (STAGE_DELTAS + LISTS * RUN_POSITIONS)
+__constant int run_table[][2] = RUN_TABLE;
 __constant int tap_table[][3] = TAP_TABLE;
 __constant int block_table[][2] = BLOCK_TABLE;
 
-__kernel __attribute__((reqd_work_group_size(ALL_ITEMS, 1, 1))) void
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void
 convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARRAY(real_t, partials),
                                   const int count)
 {
     __local cell_t memory[ALL_ELEMENTS] __attribute__((aligned(128)));
-    /* That a step has arrived, and that all have made its products. */
-    __local signal_t signals[STAGES];
-    __local signal_t made[STAGES];
+    /* That a step has come, and that all have made its products. */
+    __local signal_t signals[2 * STAGES];
     const int tile = get_group_id(0);
     const int first_unit = tile % UNIT_TILES * TILE_UNITS;
     const int first_column = tile / UNIT_TILES % COLUMN_TILES * TILE_COLUMNS;
@@ -111,35 +109,24 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
     __global const cell_t *own_deltas =
         LISTS_OF(deltas, DELTA_LIST) + (size_t)group * DELTA_CELLS * DELTA_LIST;
     __global const cell_t *own_cells =
-        LISTS_OF(cells, SOURCE_LIST) + (size_t)(run * GROUPS + group) * SOURCE_CELLS * SOURCE_LIST;
+        LISTS_OF(cells, SOURCE_LIST) + (size_t)group * SOURCE_CELLS * SOURCE_LIST + run_table[run][0];
 #define STAGE_OF(step) (memory + (step) % STAGES * STAGE_ELEMENTS)
 #define POSITION_OF(step) ((first_step + (step)) * TILE_DEPTH)
-#define COPY_DELTAS(step)                                                                                  \
-    STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL, DELTA_CELLS, DELTA_LIST, \
-        DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count
-#define COPY_INPUTS(step)                                                                              \
-    STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells, first_column / CELL, SOURCE_CELLS, \
-        SOURCE_LIST, SOURCE_SAMPLE, POSITION_OF(step) + FIRST_CELL, count
-#define MULTIPLIES (WARP < FIRST_COPYING_WARP)
-#define SIGNAL_OF(step) (signals + (step) % STAGES)
-#define COPY_STEP(step)                                        \
-    do {                                                       \
-        if (!MULTIPLIES && (step) < steps) {                   \
-            if (COPYING_ITEM == 0) {                           \
-                expect_cells(SIGNAL_OF(step), STAGE_ELEMENTS); \
-            }                                                  \
-            copy_lists(COPY_DELTAS(step), SIGNAL_OF(step));    \
-            copy_lists(COPY_INPUTS(step), SIGNAL_OF(step));    \
-        }                                                      \
+#define CAME(step) (signals + (step) % STAGES)
+#define MADE(step) (signals + STAGES + (step) % STAGES)
+/* Begins to copy the cells of a step. */
+#define COPY_STEP(step)                                                                                 \
+    do {                                                                                                \
+        if (COPYING_ITEM == 0) {                                                                        \
+            expect_cells(CAME(step), STAGE_ELEMENTS);                                                   \
+        }                                                                                               \
+        copy_lists(STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL,        \
+                   DELTA_CELLS, DELTA_LIST, DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count,       \
+                   CAME(step));                                                                         \
+        copy_lists(STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells, first_column / CELL, \
+                   SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE,                                            \
+                   POSITION_OF(step) + FIRST_CELL + run_table[run][1], count, CAME(step));              \
     } while (0)
-/* Where signals are more than barriers, the copies go their own way. */
-#ifdef BARRIER_OF_FIRST
-#define APART 1
-#define BARRIER() BARRIER_OF_FIRST(ITEMS)
-#else
-#define APART 0
-#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
-#endif
 
     real_t sums[GROUP_TAPS][SUM_REGISTERS];
     UNROLL
@@ -157,61 +144,62 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
     }
     if (get_local_id(0) == 0) {
         for (int i = 0; i < STAGES; i++) {
-            init_signal(signals + i, 1);
-            init_signal(made + i, ITEMS / WARP_ITEMS);
+            init_signal(CAME(i), 1);
+            init_signal(MADE(i), ITEMS / WARP_ITEMS);
         }
         SHOW_SIGNALS();
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-#if APART
-    if (!MULTIPLIES) {
-        for (int step = 0; step < steps; step++) {
-            if (step >= STAGES) {
-                await_signal(made + step % STAGES, step / STAGES - 1);
-            }
-            COPY_STEP(step);
-        }
-        return;
-    }
-#else
-    for (int step = 0; step < STAGES - 1; step++) {
+#if COPIES_AHEAD
+    for (int step = 0; step < STAGES - 1 && step < steps; step++) {
         COPY_STEP(step);
     }
 #endif
     for (int step = 0; step < steps; step++) {
-        await_signal(SIGNAL_OF(step), step / STAGES);
+#if !COPIES_AHEAD
+        barrier(CLK_LOCAL_MEM_FENCE);
+        COPY_STEP(step);
+#endif
+        await_signal(CAME(step), step / STAGES);
         const int left_over = end - POSITION_OF(step);
         if (left_over < TILE_DEPTH) {
             /* What was copied for positions after the last sample is another sample's. */
-            for (int i = get_local_id(0); MULTIPLIES && i < STAGE_DELTAS; i += ITEMS) {
+            for (int i = get_local_id(0); i < STAGE_DELTAS; i += ITEMS) {
                 if (i % TILE_DEPTH >= left_over) {
                     STAGE_OF(step)[i] = 0;
                 }
             }
-            SHOW_FACTORS();
-            BARRIER();
+            barrier(CLK_LOCAL_MEM_FENCE);
         }
         __local const cell_t *left = STAGE_OF(step) + own_unit / CELL * TILE_DEPTH;
         __local const cell_t *right = STAGE_OF(step) + STAGE_DELTAS;
+        rows_t rows[TILE_DEPTH / 16];
+        UNROLL
+        for (int k = 0; k < TILE_DEPTH / 16; k++) {
+            rows[k] = hold_rows(left + k * 16, TILE_DEPTH);
+        }
         BEGIN_PRODUCTS();
         UNROLL
-        for (int k = 0; k < TILE_DEPTH && MULTIPLIES; k += 16) {
+        for (int k = 0; k < TILE_DEPTH / 16; k++) {
             UNROLL
             for (int j = 0; j < GROUP_TAPS; j++) {
-                multiply_turned(sums[j], left + k, TILE_DEPTH, right + shifts[j] + k, RUN_POSITIONS);
+                multiply_rows(sums[j], rows[k], TILE_DEPTH, right + shifts[j] + k * 16, RUN_POSITIONS);
             }
         }
         END_PRODUCTS();
-        AWAIT_PRODUCTS(1);
-        /* All have made the products of the step before: what these read may be overwritten. */
-#if APART
-        if (LANE == 0 && step > 0) {
-            give_signal(made + (step - 1) % STAGES);
+#if COPIES_AHEAD
+        /* While these go on: where the step before lay there is room, once all have made its products. */
+        if (step + STAGES - 1 < steps) {
+            if (step > 0) {
+                await_signal(MADE(step - 1), (step - 1) / STAGES);
+            }
+            COPY_STEP(step + STAGES - 1);
         }
-#else
-        barrier(CLK_LOCAL_MEM_FENCE);
-        COPY_STEP(step + STAGES - 1);
 #endif
+        AWAIT_PRODUCTS(0);
+        if (LANE == 0) {
+            give_signal(MADE(step));
+        }
     }
     UNROLL
     for (int j = 0; j < GROUP_TAPS; j++) {
@@ -222,33 +210,37 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
                                + ((size_t)split * GROUPS + group) * GROUP_OUTPUT_UNITS * GROUP_INPUT_UNITS
                                      * (FILTER_HEIGHT * FILTER_WIDTH);
     /*
-     * Sums leave through local memory, those of 16 units at a time: a unit's taps lie side by side. NOTE: stored one by one,
+     * Sums leave through local memory, those of 64 units at a time: a unit's taps lie side by side. NOTE: stored one by one,
      * 36 bytes apart, they took 50 us of 100 (H200, 3x3 of 64 units).
      */
     __local real_t *staged = (__local real_t *)memory;
-    for (int pass = 0; pass < TILE_UNITS / STAGED_UNITS; pass++) {
-        BARRIER();
-        if (MULTIPLIES && own_unit / STAGED_UNITS + WARP % GROUP_WARPS == pass) {
+    for (int pass = 0; pass < UNIT_GROUPS; pass++) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (own_unit == pass * STAGED_UNITS) {
             UNROLL
             for (int j = 0; j < GROUP_TAPS; j++) {
                 UNROLL
                 for (int i = 0; i < SUM_REGISTERS; i++) {
-                    const int row = LANE_ROW + i / 2 % 2 * 8;
+                    const int row = WARP % GROUP_WARPS * 16 + LANE_ROW + i / 2 % 2 * 8;
                     const int column = i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
                     const int tap = warp_group / UNIT_GROUPS * GROUP_TAPS + j;
                     staged[row * STAGED_PITCH + column * BLOCK_TAPS + tap] = sums[j][i];
                 }
             }
         }
-        BARRIER();
-        for (int i = get_local_id(0); MULTIPLIES && i < STAGED_UNITS * STAGED_SUMS; i += ITEMS) {
-            const int unit = first_unit + pass * STAGED_UNITS + i / STAGED_SUMS;
-            const int column = first_column + i % STAGED_SUMS / BLOCK_TAPS;
+        barrier(CLK_LOCAL_MEM_FENCE);
+        const int units = min(STAGED_UNITS, GROUP_OUTPUT_UNITS - first_unit - pass * STAGED_UNITS);
+        for (int i = get_local_id(0); i < STAGED_SUMS; i += ITEMS) {
+            const int column = first_column + i / BLOCK_TAPS;
             const int place = block_table[block][0] + i % BLOCK_TAPS;
-            if (place < end_tap && unit < GROUP_OUTPUT_UNITS && column < COLUMNS) {
-                const int at = unit * GROUP_INPUT_UNITS + column / FOLDED;
-                results[at * (FILTER_HEIGHT * FILTER_WIDTH) + tap_table[place][2] * FOLDED
-                        + column % FOLDED] = staged[i / STAGED_SUMS * STAGED_PITCH + i % STAGED_SUMS];
+            if (place < end_tap && column < COLUMNS) {
+                const int at = ((first_unit + pass * STAGED_UNITS) * GROUP_INPUT_UNITS + column / FOLDED)
+                                   * (FILTER_HEIGHT * FILTER_WIDTH)
+                               + tap_table[place][2] * FOLDED + column % FOLDED;
+                for (int unit = 0; unit < units; unit++) {
+                    results[at + unit * (GROUP_INPUT_UNITS * FILTER_HEIGHT * FILTER_WIDTH)] =
+                        staged[unit * STAGED_PITCH + i];
+                }
             }
         }
     }

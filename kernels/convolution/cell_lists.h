@@ -6,11 +6,11 @@
  * reads after a sample's last row are the zeros before the next sample's first one: so all samples are one row.
  */
 
-/* COPYING_WARPS warps begin copies, from FIRST_COPYING_WARP on. Their work-items have numbers, neighbours of all warps. */
-#define COPYING_ITEM (LANE * COPYING_WARPS + WARP - FIRST_COPYING_WARP)
+/* All work-items begin copies; those with neighbouring numbers are in different warps. */
+#define COPYING_ITEM (LANE * (ITEMS / WARP_ITEMS) + WARP)
 
 /*
- * Has these warps begin to copy lists, `first_list` and those after it of `lists`, `length` cells of each from cell `first`
+ * Begins to copy lists, `first_list` and those after it of `lists`, `length` cells of each from cell `first`
  * of all samples on. Lists after the last one repeat it, as do samples.
  */
 INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __global const cell_t *cells,
@@ -22,7 +22,7 @@ INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __g
     for (int done = 0; done < length;) {
         const int part = min(length - done, SAMPLE_POSITIONS - at);
         __global const cell_t *from = cells + min(n, count - 1) * sample + at;
-        for (int i = COPYING_ITEM; i < rows; i += COPYING_WARPS * WARP_ITEMS) {
+        for (int i = COPYING_ITEM; i < rows; i += ITEMS) {
             copy_cells(to + i * length + done, from + min(first_list + i, lists - 1) * list, part, signal);
         }
         done += part;

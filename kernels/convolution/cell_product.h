@@ -2,12 +2,14 @@
  * Convolutions as a product of matrices on tensor cores that take both factors from local memory (warp_group.h): the
  * source as cells (pack_cells.cl) at all positions of the batch, times packed weights (pack_weight_cells.cl).
  *
- * A work-group makes the sums of TILE_COLUMNS positions and TILE_UNITS units, a warp group those of 64 positions. The
- * cells of a tile for DEPTH_CELLS cells of the depth, TILE_COLUMNS + SPAN positions of each, are one run, which is copied
- * once: a tap is the same run from another position on (cell_lists.h). A source that is read with a stride has a run for
- * each of its phases. RUN_STAGES runs, and the weights of STAGES taps, lie in local memory or are on their way there.
+ * A work-group makes the sums of TILE_COLUMNS positions and TILE_UNITS units, a warp group those of 64 positions; then
+ * those of another tile, whose cells have come meanwhile. The cells of a tile for DEPTH_CELLS cells of the depth,
+ * TILE_COLUMNS + SPAN positions of each, are a run, which is copied once: taps are the same run from another position on
+ * (cell_lists.h). RUN_STAGES runs, and the weights of STAGES taps, lie in local memory or are on their way there. Where
+ * STAGES are all steps of a tile (KEPT), the weights are copied once.
  *
- * TAP_TABLE has three numbers for each tap, in the order in which runs need them: its run, its shift from the run's first
+ * RUN_TABLE has two numbers for each run of a block of the depth: its place in the source, and its first position.
+ * TAP_TABLE has three for each tap, in the order in which runs need them: its run, its shift from the run's first
  * position, and its number in the filter.
  */
 #define WARP_GROUPS (TILE_COLUMNS / 64)
@@ -15,94 +17,142 @@
 #define SUM_COLUMNS TILE_UNITS
 #include "convolution/group_tile.h"
 #include "warp_group.h"
-#define FIRST_COPYING_WARP 0
 #include "convolution/cell_lists.h"
 
 #define WARP_GROUP (WARP / GROUP_WARPS)
 #define RUN_POSITIONS (TILE_COLUMNS + SPAN)
 #define RUN_ELEMENTS (DEPTH_CELLS * RUN_POSITIONS)
 #define STAGE_ELEMENTS (DEPTH_CELLS * TILE_UNITS)
+#define LOCAL_CELLS (RUN_STAGES * RUN_ELEMENTS + STAGES * STAGE_ELEMENTS)
 
-/* Sums leave through local memory, 32 units at a time; rows of positions lie in different banks. */
+/* Sums of a warp group leave through its part of local memory, 32 units at a time; their rows lie in different banks. */
 #define STAGED_UNITS 32
 #define STAGED_PITCH (TILE_COLUMNS + 4)
-#define STAGED_CELLS (STAGED_UNITS * STAGED_PITCH / 4)
-#define COPIED_CELLS (RUN_STAGES * RUN_ELEMENTS + STAGES * STAGE_ELEMENTS)
-#define LOCAL_CELLS (COPIED_CELLS > STAGED_CELLS ? COPIED_CELLS : STAGED_CELLS)
+#define STAGED_ELEMENTS (STAGED_UNITS * STAGED_PITCH)
 
 typedef real_t sums_t[SUM_REGISTERS];
+__constant int run_table[][2] = RUN_TABLE;
 __constant int tap_table[][3] = TAP_TABLE;
 #define TAPS (PHASE_TAPS > 0 ? PHASE_TAPS : 1)
 
-/* Has the copying warps begin to copy a run, of all that the work-group takes. */
-INLINE void copy_run(__local cell_t *to, const int run, __global const cell_t *cells, const int count,
-                     __local signal_t *signal)
+/* The tiles of a work-group, and the runs and steps of a tile: a step is a tap of a block of the depth. */
+#define TILES ((count * POSITIONS + TILE_COLUMNS - 1) / TILE_COLUMNS * BLOCKS)
+#define TILE_OF(turn) (OWN_TILE + (turn) * (int)get_num_groups(0))
+#define OWN_TILES ((TILES - OWN_TILE + (int)get_num_groups(0) - 1) / (int)get_num_groups(0))
+#define TILE_RUNS ((END_STEP - FIRST_STEP) * RUNS)
+#define TILE_STEPS ((END_STEP - FIRST_STEP) * TAPS)
+/* NOTE: with one stage weights are always kept: what is awaited next would be copied behind that. */
+#define KEPT (SPLITS == 1 && STAGES == TILE_STEPS)
+/* NOTE: what is copied must be awaited: a phase without taps copies nothing. */
+#define ALL_RUNS (PHASE_TAPS > 0 ? OWN_TILES * TILE_RUNS : 0)
+#define ALL_STEPS (PHASE_TAPS > 0 ? OWN_TILES * TILE_STEPS : 0)
+
+/* What lies in local memory; the signals that it has come, and that all have made its products. */
+#define RUN_PLACE(run) (memory + (run) % RUN_STAGES * RUN_ELEMENTS)
+#define WEIGHTS_PLACE(step) (memory + RUN_STAGES * RUN_ELEMENTS + (step) % STAGES * STAGE_ELEMENTS)
+#define RUN_CAME(run) (signals + (run) % RUN_STAGES)
+#define RUN_MADE(run) (signals + RUN_STAGES + (run) % RUN_STAGES)
+#define WEIGHTS_CAME(step) (signals + 2 * RUN_STAGES + (step) % STAGES)
+#define WEIGHTS_MADE(step) (signals + 2 * RUN_STAGES + STAGES + (step) % STAGES)
+#define SIGNALS (2 * (RUN_STAGES + STAGES))
+
+/* Begins to copy a run, of all that the work-group takes; first it waits until the run that lies there is done with. */
+INLINE void copy_run(const int run, __global const cell_t *cells, __local cell_t *memory,
+                     __local signal_t *signals, const int count)
 {
-    if (COPYING_ITEM == 0) {
-        expect_cells(signal, RUN_ELEMENTS);
+    if (run < ALL_RUNS && COPYING_ITEM < DEPTH_CELLS) {
+        const int block = FIRST_STEP + run % TILE_RUNS / RUNS;
+        const int first = FIRST_POSITION_OF(TILE_OF(run / TILE_RUNS)) + FIRST_CELL + run_table[run % RUNS][1];
+#if COPIES_AHEAD
+        if (run >= RUN_STAGES) {
+            await_signal(RUN_MADE(run), run / RUN_STAGES - 1);
+        }
+#endif
+        if (COPYING_ITEM == 0) {
+            expect_cells(RUN_CAME(run), RUN_ELEMENTS);
+        }
+        copy_lists(RUN_PLACE(run), DEPTH_CELLS, RUN_POSITIONS,
+                   cells + (size_t)GROUP * SOURCE_CELLS * SOURCE_LIST + run_table[run % RUNS][0],
+                   block * DEPTH_CELLS, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE, first, count,
+                   RUN_CAME(run));
     }
-    copy_lists(to, DEPTH_CELLS, RUN_POSITIONS,
-               cells + (size_t)(run % RUNS * GROUPS + GROUP) * SOURCE_CELLS * SOURCE_LIST,
-               (FIRST_STEP + run / RUNS) * DEPTH_CELLS, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE,
-               FIRST_POSITION + FIRST_CELL, count, signal);
 }
 
-/* Has one of them begin to copy the weights of a step: a tap of a block of the depth. */
-INLINE void copy_weights(__local cell_t *to, const int step, __global const cell_t *weights,
-                         __local signal_t *signal)
+/* The same of the weights of a step. Units of a work-group's tiles are the same: it has every so many whole BLOCKS. */
+INLINE void copy_weights(const int step, __global const cell_t *weights, __local cell_t *memory,
+                         __local signal_t *signals, const int count)
 {
-    const int place = (FIRST_STEP + step / TAPS) * FILTER_TAPS + tap_table[step % TAPS][2];
-    if (COPYING_ITEM == 0) {
-        expect_cells(signal, STAGE_ELEMENTS);
-        copy_cells(to, weights + (size_t)place * STAGE_ELEMENTS, STAGE_ELEMENTS, signal);
+    if (step < (KEPT ? STAGES : ALL_STEPS) && get_local_id(0) == ITEMS - 1) {
+        const int unit_block = GROUP * BLOCKS + OWN_TILE % BLOCKS;
+        const int of_tile = step % TILE_STEPS;
+        const size_t place = ((size_t)unit_block * DEPTH_STEPS + FIRST_STEP + of_tile / TAPS) * FILTER_TAPS
+                             + tap_table[of_tile % TAPS][2];
+#if COPIES_AHEAD
+        if (step >= STAGES) {
+            await_signal(WEIGHTS_MADE(step), step / STAGES - 1);
+        }
+#endif
+        expect_cells(WEIGHTS_CAME(step), STAGE_ELEMENTS);
+        copy_cells(WEIGHTS_PLACE(step), weights + place * STAGE_ELEMENTS, STAGE_ELEMENTS, WEIGHTS_CAME(step));
     }
 }
 
-/* sums = sum over the depth and taps of cells * weights. */
-INLINE void accumulate_tiles(sums_t sums, __global const cell_t *cells, __global const real_t *packed,
-                             __local cell_t *memory, __local signal_t *signals, const int count)
+/* Before the first tile: all but one of the runs and weights that local memory has room for, or all weights that stay. */
+INLINE void begin_copies(__global const cell_t *cells, __global const cell_t *weights, __local cell_t *memory,
+                         __local signal_t *signals, const int count)
 {
-    __global const cell_t *weights =
-        (__global const cell_t *)packed
-        + (size_t)(GROUP * BLOCKS + FIRST_UNIT / TILE_UNITS) * DEPTH_STEPS * FILTER_TAPS * STAGE_ELEMENTS;
-    __local cell_t *stages = memory + RUN_STAGES * RUN_ELEMENTS;
-    __local signal_t *stage_signals = signals + RUN_STAGES;
-    /* NOTE: what is copied must be awaited: a phase without taps copies nothing. */
-    const int blocks = PHASE_TAPS > 0 ? END_STEP - FIRST_STEP : 0;
-    const int runs = blocks * RUNS;
-    const int steps = blocks * TAPS;
-    const bool copies = WARP < COPYING_WARPS;
-    UNROLL
-    for (int i = 0; i < SUM_REGISTERS; i++) {
-        sums[i] = 0;
-    }
     if (get_local_id(0) == 0) {
-        for (int i = 0; i < RUN_STAGES + STAGES; i++) {
-            init_signal(signals + i, 1);
+        for (int i = 0; i < RUN_STAGES; i++) {
+            init_signal(RUN_CAME(i), 1);
+            init_signal(RUN_MADE(i), ITEMS / WARP_ITEMS);
+        }
+        for (int i = 0; i < STAGES; i++) {
+            init_signal(WEIGHTS_CAME(i), 1);
+            init_signal(WEIGHTS_MADE(i), ITEMS / WARP_ITEMS);
         }
         SHOW_SIGNALS();
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (copies) {
-        for (int i = 0; i < RUN_STAGES - 1 && i < runs; i++) {
-            copy_run(memory + i * RUN_ELEMENTS, i, cells, count, signals + i);
-        }
-        for (int i = 0; i < STAGES - 1 && i < steps; i++) {
-            copy_weights(stages + i * STAGE_ELEMENTS, i, weights, stage_signals + i);
-        }
+#if COPIES_AHEAD
+    for (int i = 0; i < RUN_STAGES - 1; i++) {
+        copy_run(i, cells, memory, signals, count);
     }
-    int run = -1;
+    for (int i = 0; i < (KEPT ? STAGES : STAGES - 1); i++) {
+        copy_weights(i, weights, memory, signals, count);
+    }
+#endif
+}
+
+/* sums = sum over the depth and taps of cells * weights, of the work-group's next tile. */
+INLINE void accumulate_tile(sums_t sums, const int turn, __global const cell_t *cells,
+                            __global const cell_t *weights, __local cell_t *memory, __local signal_t *signals,
+                            const int count)
+{
+    UNROLL
+    for (int i = 0; i < SUM_REGISTERS; i++) {
+        sums[i] = 0;
+    }
+    const int first = turn * TILE_STEPS;
+    const int end = min(ALL_STEPS, first + TILE_STEPS);
+    int run = turn * TILE_RUNS - 1;
     int tap = 0;
-    for (int step = 0; step < steps; step++) {
+    for (int step = first; step < end; step++) {
         const bool begins = tap == 0 || tap_table[tap][0] != tap_table[tap - 1][0];
         if (begins) {
             run++;
-            await_signal(signals + run % RUN_STAGES, run / RUN_STAGES);
+#if !COPIES_AHEAD
+            barrier(CLK_LOCAL_MEM_FENCE);
+            copy_run(run, cells, memory, signals, count);
+#endif
+            await_signal(RUN_CAME(run), run / RUN_STAGES);
         }
-        await_signal(stage_signals + step % STAGES, step / STAGES);
-        __local const cell_t *left =
-            memory + run % RUN_STAGES * RUN_ELEMENTS + WARP_GROUP * 64 + tap_table[tap][1];
-        __local const cell_t *right = stages + step % STAGES * STAGE_ELEMENTS;
+#if !COPIES_AHEAD
+        barrier(CLK_LOCAL_MEM_FENCE);
+        copy_weights(step, weights, memory, signals, count);
+#endif
+        await_signal(WEIGHTS_CAME(step), KEPT ? 0 : step / STAGES);
+        __local const cell_t *left = RUN_PLACE(run) + WARP_GROUP * 64 + tap_table[tap][1];
+        __local const cell_t *right = WEIGHTS_PLACE(step);
         BEGIN_PRODUCTS();
         UNROLL
         for (int k = 0; k < DEPTH_CELLS; k += 2) {
@@ -110,23 +160,32 @@ INLINE void accumulate_tiles(sums_t sums, __global const cell_t *cells, __global
         }
         END_PRODUCTS();
         AWAIT_PRODUCTS(1);
-        barrier(CLK_LOCAL_MEM_FENCE);
-        /* All have made the products of the step before: what these read may be overwritten. */
-        if (copies) {
-            const int next = step + STAGES - 1;
-            if (next < steps) {
-                copy_weights(stages + next % STAGES * STAGE_ELEMENTS, next, weights,
-                             stage_signals + next % STAGES);
+        /* The products of the step before are made, and these go on: what those read may be overwritten. */
+        if (LANE == 0 && step > first) {
+            if (!KEPT) {
+                give_signal(WEIGHTS_MADE(step - 1));
             }
-            const int next_run = run + RUN_STAGES - 1;
-            if (begins && next_run < runs) {
-                copy_run(memory + next_run % RUN_STAGES * RUN_ELEMENTS, next_run, cells, count,
-                         signals + next_run % RUN_STAGES);
+            if (begins) {
+                give_signal(RUN_MADE(run - 1));
             }
         }
+#if COPIES_AHEAD
+        if (!KEPT) {
+            copy_weights(step + STAGES - 1, weights, memory, signals, count);
+        }
+        if (begins) {
+            copy_run(run + RUN_STAGES - 1, cells, memory, signals, count);
+        }
+#endif
         tap = tap + 1 < TAPS ? tap + 1 : 0;
     }
     await_sums(sums);
+    if (LANE == 0 && end > first) {
+        if (!KEPT) {
+            give_signal(WEIGHTS_MADE(end - 1));
+        }
+        give_signal(RUN_MADE(run));
+    }
 }
 
 /*
@@ -134,11 +193,11 @@ INLINE void accumulate_tiles(sums_t sums, __global const cell_t *cells, __global
  * STAGED_ROWS and j < STAGED_COLUMNS. Units are those of the result's blob: of its cells, if it has cells.
  */
 #define STAGED_PASSES (TILE_UNITS / STAGED_UNITS)
-#define STAGED_STEP (ITEMS / TILE_COLUMNS)
+#define STAGED_STEP (GROUP_ITEMS / 64)
 #define STAGED_COLUMNS 1
-#define STAGED_COLUMN(j) ((int)get_local_id(0) % TILE_COLUMNS)
+#define STAGED_COLUMN(j) (WARP_GROUP * 64 + (int)get_local_id(0) % 64)
 #define STAGED_ROWS (STAGED_UNITS / CELL_UNITS / STAGED_STEP)
-#define STAGED_ROW(i) ((int)get_local_id(0) / TILE_COLUMNS + (i) * STAGED_STEP)
+#define STAGED_ROW(i) ((int)get_local_id(0) % GROUP_ITEMS / 64 + (i) * STAGED_STEP)
 #define STAGED_UNIT(pass, i) ((pass) * (STAGED_UNITS / CELL_UNITS) + STAGED_ROW(i))
 #define STAGED_AT(i, j, unit) staged[(STAGED_ROW(i) * CELL_UNITS + (unit)) * STAGED_PITCH + STAGED_COLUMN(j)]
 #if CELL_UNITS == 1
@@ -151,11 +210,11 @@ INLINE void accumulate_tiles(sums_t sums, __global const cell_t *cells, __global
 
 INLINE void stage(sums_t sums, const int pass, __local real_t *staged)
 {
-    barrier(CLK_LOCAL_MEM_FENCE);
+    await_warp_group();
     __local real_t *to = staged + LANE_COLUMN * 2 * STAGED_PITCH + WARP * 16 + LANE_ROW;
     UNROLL
     for (int i = 0; i < STAGED_UNITS / 2; i++) {
         to[(i / 4 * 8 + i % 2) * STAGED_PITCH + i / 2 % 2 * 8] = sums[pass * (STAGED_UNITS / 2) + i];
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
+    await_warp_group();
 }

@@ -11,7 +11,6 @@
  *   COUNT  samples in this batch
  * Macros:
  *   GROUP_OUTPUT_UNITS
- *   GROUPS
  *   FILTER_TAPS       taps of the filter, or rows of them
  *   CELL              8 for numbers of 16 bits, 4 for tf32
  *   HALVES            1: these are float16, else bfloat16
@@ -24,6 +23,7 @@
  *   SOURCE_LIST       cells from list to list
  *   SOURCE_SAMPLE     cells from sample to sample
  *   RUNS              runs of a block
+ *   RUN_TABLE         place and first position of each run
  *   SPAN              positions of a run beyond a tile's
  *   FIRST_CELL        the first cell that the taps of the first position read
  *   PHASE_TAPS        taps
@@ -32,9 +32,8 @@
  *   TILE_COLUMNS      positions a work-group
  *   STAGES            taps whose weights lie in local memory
  *   RUN_STAGES        runs that do
- *   COPYING_WARPS     warps that begin copies
  * Global:
- *   width   work-items a tile of positions * blocks of output units
+ *   width   work-items of a tile * blocks of output units * tiles of positions, or fewer of these
  *   height  groups
  *   units   SPLITS
  */
@@ -51,9 +50,15 @@ convolution_forward_cells(WRITE_BLOB(output), READ_BLOB(cells), EPILOGUE_BLOBS, 
                           EPILOGUE_ARRAYS, WRITE_ARRAY(real_t, partials), const int count)
 {
     __local cell_t memory[LOCAL_CELLS] __attribute__((aligned(128)));
-    __local signal_t signals[RUN_STAGES + STAGES];
-    sums_t sums;
-    accumulate_tiles(sums, LISTS_OF(cells, SOURCE_LIST), ARRAY(packed), memory, signals, count);
-    store_sums(sums, output, output_unit_offset, EPILOGUE_ARGUMENTS, partials_array, partials_offset,
-               (__local real_t *)memory, count);
+    __local real_t staged[STAGED_ELEMENTS];
+    __local signal_t signals[SIGNALS];
+    __global const cell_t *lists = LISTS_OF(cells, SOURCE_LIST);
+    __global const cell_t *weights = (__global const cell_t *)ARRAY(packed);
+    begin_copies(lists, weights, memory, signals, count);
+    for (int turn = 0; turn < OWN_TILES; turn++) {
+        sums_t sums;
+        accumulate_tile(sums, turn, lists, weights, memory, signals, count);
+        store_sums(sums, output, output_unit_offset, EPILOGUE_ARGUMENTS, partials_array, partials_offset,
+                   staged, count, TILE_OF(turn));
+    }
 }

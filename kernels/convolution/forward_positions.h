@@ -20,7 +20,7 @@
 #define LOAD_TERMS(pass)                                                                            \
     _Pragma("unroll")                                                                               \
     for (int j = 0; j < STAGED_COLUMNS; j++) {                                                      \
-        const int p = min((int)(FIRST_POSITION + STAGED_COLUMN(j)), count * POSITIONS - 1);         \
+        const int p = min((int)(FIRST_POSITION_OF(tile) + STAGED_COLUMN(j)), count * POSITIONS - 1);         \
         const int y = min(POSITION_Y(p), OUTPUT_UNIT_HEIGHT - 1);                                   \
         const int x = min(POSITION_X(p), OUTPUT_UNIT_WIDTH - 1);                                    \
         _Pragma("unroll")                                                                           \
@@ -32,11 +32,11 @@
 
 /* output = epilogue(sums), or partials = sums. */
 INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE_ARRAYS,
-                       WRITE_ARRAY(real_t, partials), __local real_t *staged, const int count)
+                       WRITE_ARRAY(real_t, partials), __local real_t *staged, const int count, const int tile)
 {
 /* The units of a group, and that of row i, as the output has them; those past the last one repeat it. */
 #define OUTPUT_UNITS (GROUP_OUTPUT_UNITS / CELL_UNITS)
-#define OUTPUT_UNIT(pass, i) (FIRST_UNIT / CELL_UNITS + STAGED_UNIT(pass, i))
+#define OUTPUT_UNIT(pass, i) (FIRST_UNIT_OF(tile) / CELL_UNITS + STAGED_UNIT(pass, i))
 #define EXISTING(pass, i) (GROUP * OUTPUT_UNITS + min((int)OUTPUT_UNIT(pass, i), OUTPUT_UNITS - 1))
 #if HAS_CELL_TERM
     number_t terms[STAGED_PASSES][STAGED_COLUMNS][STAGED_ROWS];
@@ -60,7 +60,7 @@ INLINE void store_sums(sums_t sums, WRITE_BLOB(output), EPILOGUE_BLOBS, EPILOGUE
         stage(sums, pass, staged);
 #pragma unroll
         for (int j = 0; j < STAGED_COLUMNS; j++) {
-            const int p = FIRST_POSITION + STAGED_COLUMN(j);
+            const int p = FIRST_POSITION_OF(tile) + STAGED_COLUMN(j);
             const int y = POSITION_Y(p);
             const int x = POSITION_X(p);
             __global SUM_TYPE(output) *to =

@@ -54,5 +54,5 @@ convolution_forward_tensor(READ_BLOB(input), WRITE_BLOB(output), EPILOGUE_BLOBS,
     sums_t sums;
     accumulate_tiles(sums, columns, ARRAY(packed) + FIRST_FRAGMENT(GROUP, FIRST_UNIT), memory);
     store_sums(sums, output, output_unit_offset, EPILOGUE_ARGUMENTS, partials_array, partials_offset, memory,
-               count);
+               count, OWN_TILE);
 }

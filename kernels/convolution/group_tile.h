@@ -14,5 +14,9 @@
 #define POSITION_X(p) ((p) % POSITIONS % ROW_POSITIONS)
 #define BLOCKS ((UNIT_COLUMNS + TILE_UNITS - 1) / TILE_UNITS)
 #define GROUP ((int)GLOBAL_ID_OF_GROUP(1))
-#define FIRST_UNIT ((int)get_group_id(0) % BLOCKS * TILE_UNITS)
-#define FIRST_POSITION ((int)get_group_id(0) / BLOCKS * TILE_COLUMNS)
+/* The first unit and the first position of a tile, and of the one that has the work-group's number. */
+#define FIRST_UNIT_OF(tile) ((tile) % BLOCKS * TILE_UNITS)
+#define FIRST_POSITION_OF(tile) ((tile) / BLOCKS * TILE_COLUMNS)
+#define OWN_TILE ((int)get_group_id(0))
+#define FIRST_UNIT FIRST_UNIT_OF(OWN_TILE)
+#define FIRST_POSITION FIRST_POSITION_OF(OWN_TILE)

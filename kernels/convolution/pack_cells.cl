@@ -35,8 +35,8 @@
  *   packing cells
  * Global:
  *   width   positions of the batch
- *   height  1
- *   units   LISTS
+ *   height  phases above one another
+ *   units   GROUPS * UNIT_CELLS
  */
 #include "blob.h"
 #define ITEMS 1
@@ -51,33 +51,38 @@ __kernel void convolution_pack_cells(READ_BLOB(source), WRITE_ARRAY(real_t, cell
 {
     const int n = (int)get_global_id(0) / POSITIONS;
     const int p = (int)get_global_id(0) % POSITIONS;
-    const int list = get_global_id(2);
     if (n >= count) {
         return;
     }
-    const int phase = list / (GROUPS * UNIT_CELLS);
-    const int group = list / UNIT_CELLS % GROUPS;
-    int unit = list % UNIT_CELLS * CELL / FOLDED;
-    int tap = list % UNIT_CELLS * CELL % FOLDED;
-    const int y = (p - BASE) / ROW_POSITIONS * STRIDE_Y + FIRST_PHASE_Y + phase / PHASES_X;
-    const int x = (p - BASE) % ROW_POSITIONS * STRIDE_X + FIRST_PHASE_X + phase % PHASES_X;
+    const int list = get_global_id(2);
+    const int group = list / UNIT_CELLS;
+    const int first = list % UNIT_CELLS * CELL;
+    const int y = (p - BASE) / ROW_POSITIONS * STRIDE_Y + FIRST_PHASE_Y + (int)get_global_id(1);
+    const int x = (p - BASE) % ROW_POSITIONS * STRIDE_X + FIRST_PHASE_X;
     const bool is_row = p >= BASE && y < SOURCE_UNIT_HEIGHT;
     __global const source_t *from = source + BLOB_INDEX(SOURCE, n, group * GROUP_UNITS / CELL_UNITS, y, 0);
-    float values[CELL];
+    const int phase_lists = GROUPS * UNIT_CELLS;
+    __global cell_t *to =
+        (__global cell_t *)ARRAY(cells)
+        + ((size_t)n * LISTS + (int)get_global_id(1) * PHASES_X * phase_lists + list) * POSITIONS + p;
+    for (int phase = 0; phase < PHASES_X; phase++) {
+        int unit = first / FOLDED;
+        int tap = first % FOLDED;
+        float values[CELL];
 #pragma unroll
-    for (int i = 0; i < CELL; i += CELL_UNITS) {
-        const int at = x + tap * STEP_X;
-        number_t number = 0;
-        if (is_row && at >= 0 && at < SOURCE_UNIT_WIDTH && unit < GROUP_UNITS) {
-            number = READ_VALUE(from, unit / CELL_UNITS * SOURCE_UNIT_MEMORY_ELEMENTS + at);
+        for (int i = 0; i < CELL; i += CELL_UNITS) {
+            const int at = x + phase + tap * STEP_X;
+            number_t number = 0;
+            if (is_row && at >= 0 && at < SOURCE_UNIT_WIDTH && unit < GROUP_UNITS) {
+                number = READ_VALUE(from, unit / CELL_UNITS * SOURCE_UNIT_MEMORY_ELEMENTS + at);
+            }
+            PUT_NUMBER(number, values + i);
+            tap++;
+            if (tap == FOLDED) {
+                tap = 0;
+                unit += CELL_UNITS;
+            }
         }
-        PUT_NUMBER(number, values + i);
-        tap++;
-        if (tap == FOLDED) {
-            tap = 0;
-            unit += CELL_UNITS;
-        }
+        to[(size_t)phase * phase_lists * POSITIONS] = cell_of(values);
     }
-    __global cell_t *to = (__global cell_t *)ARRAY(cells);
-    to[((size_t)n * LISTS + list) * POSITIONS + p] = cell_of(values);
 }

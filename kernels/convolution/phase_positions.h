@@ -24,7 +24,7 @@
 #define EACH_RESULT(pass, WHAT)                                                                    \
     _Pragma("unroll") for (int j = 0; j < STAGED_COLUMNS; j++)                                     \
     {                                                                                              \
-        const int p = FIRST_POSITION + STAGED_COLUMN(j);                                           \
+        const int p = FIRST_POSITION_OF(tile) + STAGED_COLUMN(j);                                  \
         const int y = POSITION_Y(p);                                                               \
         const int x = POSITION_X(p);                                                               \
         __global SUM_TYPE(input_delta) *to =                                                       \
@@ -32,7 +32,7 @@
                    y * STRIDE_Y + PHASE_Y, x * STRIDE_X + PHASE_X);                                \
         _Pragma("unroll") for (int i = 0; i < STAGED_ROWS; i++)                                    \
         {                                                                                          \
-            const int row = FIRST_UNIT / CELL_UNITS + STAGED_UNIT(pass, i);                        \
+            const int row = FIRST_UNIT_OF(tile) / CELL_UNITS + STAGED_UNIT(pass, i);               \
             const int unit = row / (BESIDE_Y * BESIDE_X);                                          \
             const int cell_y = row / BESIDE_X % BESIDE_Y;                                          \
             const int cell_x = row % BESIDE_X;                                                     \
@@ -50,7 +50,7 @@
 
 /* input_delta = sums, or +=, or partials = sums. */
 INLINE void store_sums(sums_t sums, WRITE_BLOB(input_delta), WRITE_ARRAY(real_t, partials),
-                       __local real_t *staged, const int count)
+                       __local real_t *staged, const int count, const int tile)
 {
 #if ACCUMULATE
     number_t olds[LOADED_PASSES][STAGED_COLUMNS][STAGED_ROWS];
