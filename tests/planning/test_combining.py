@@ -49,20 +49,21 @@ def labels(calls: Sequence[KernelCall]) -> list[str | list[str]]:
 
 
 def test_one_launch_for_several() -> None:
-    calls = [summed("a", 320, 100, 3), summed("b", 0, 65, 2), summed("c", 1000, 1, 200)]
+    calls = [summed("a", 320, 300, 3), summed("b", 0, 65, 2), summed("c", 1000, 70, 200)]
     (call,) = combined(*calls)
     assert call.label == "sums of gradients (3 at once)"
     assert call.kernel == "gradient/reduce"
     assert call.source.name == "gradient/reduce_several"
-    # Work-groups are of 64 work-items; arrays in memory of the plan's lie side by side, at lines of caches.
-    assert call.global_size.width == (2 + 2 + 1) * 64
-    assert call.table == [0, 0, 320, 3, 100, 2, 320, 0, 2, 65, 4, 320 + 160, 1000, 200, 1]
+    # Work-groups are of 64 work-items, of 4 elements each where there are few parts; arrays in memory of the plan's lie
+    # side by side, at lines of caches.
+    assert call.global_size.width == (2 + 1 + 2) * 64
+    assert call.table == [0, 0, 320, 3, 300, 4, 2, 928, 0, 2, 65, 4, 3, 928 + 160, 1000, 200, 70, 1]
     assert call.arrays == {
-        "PARTIALS": Array("a partials and 2 more", 320 + 160 + 200),
-        "GRADIENT": Array("gradients", 1001, persistent=True),
-        "TABLE": Array(TABLES, 15, persistent=True),
+        "PARTIALS": Array("a partials and 2 more", 928 + 160 + 14_000),
+        "GRADIENT": Array("gradients", 1070, persistent=True),
+        "TABLE": Array(TABLES, 18, persistent=True),
     }
-    assert call.macros == {"RUN": 1, "ROWS": 3}
+    assert call.macros == {"ROWS": 3}
     assert call.bytes(1) == sum(one.bytes(1) for one in calls)
     assert call.vertex is call.owner is call.way is None
 
@@ -100,7 +101,7 @@ def test_what_cannot_be_one_launch() -> None:
     first, second = summed("a", 0), summed("b", 100)
     for other in (
         replace(second, tunables={"MORE": 1}),
-        replace(second, macros={**second.macros, "RUN": 2}),
+        replace(second, macros={**second.macros, "MORE": 2}),
         replace(second, local_size=(32, 1, 1)),
         summed("b", Array("elsewhere", 100, persistent=True)),
         summed("b", Array("of samples", 100, per_sample=1)),
@@ -139,8 +140,8 @@ def test_what_runs_once_a_step_or_hardly_ever(monkeypatch: pytest.MonkeyPatch) -
 def test_tables_lie_one_behind_the_other() -> None:
     calls = [summed(name, 100 * place) for place, name in enumerate("abcd")]
     first, second = combined(*calls[:2], *(("forward", call) for call in calls[2:]))
-    assert first.arrays["TABLE"] == Array(TABLES, 10, persistent=True)
-    assert second.arrays["TABLE"] == Array(TABLES, 10, offset=10, persistent=True)
+    assert first.arrays["TABLE"] == Array(TABLES, 12, persistent=True)
+    assert second.arrays["TABLE"] == Array(TABLES, 12, offset=12, persistent=True)
 
 
 # -- whole plans -------------------------------------------------------------------------------------------------------
