@@ -132,6 +132,28 @@ def test_splits(device: Device, small_tiles: None, case: str, monkeypatch: pytes
         assert set(splits.values()) == {3}, splits
 
 
+#: Blocks of units, groups and splits.
+TURNS = {"blocks": (130, 3, 1, 1), "groups": (40, 1, 2, 1), "splits": (70, 2, 1, 2)}
+
+
+@pytest.mark.parametrize("case", TURNS)
+def test_work_groups_take_several_tiles(
+    device: Device, small_tiles: None, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each those of its block of units, of its group and split."""
+    units, blocks, groups, splits = TURNS[case]
+    if splits > 1:
+        in_splits(monkeypatch, splits)
+    settings = tuning_for("gpu", compute_units=2 * blocks * groups * splits, precision="bf16", only={"cells"})
+    layer = Conv2D(units, 3, padding=1, groups=groups)
+    report = exact(device, layer, Shape(20, 4, 37), ["tight"], tuning=settings)
+    for run in report.runs.values():
+        for call in (call for call in run.calls["forward"] if call.kernel.endswith("forward_cells")):
+            size = call.global_size
+            assert size.most == 2
+            assert 3 * size.positions > 2 * size.most * size.tile
+
+
 @pytest.mark.parametrize("tile", [*TILES, *WEIGHT_TILES, *FEW_TILES], ids=str)
 def test_every_tile(device: Device, tile: CellTile, monkeypatch: pytest.MonkeyPatch) -> None:
     need_tensor_cores(device)

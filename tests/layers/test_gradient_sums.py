@@ -11,6 +11,7 @@ from blobnet.launch.kernel_call import Array, Batch
 from blobnet.launch.work_sizes import sum_call
 from blobnet.network.parameters import READ_OVERRUN
 from tests.kinds import tuning_for
+from tests.planning.test_combining import combined
 
 
 @pytest.mark.parametrize("splits", [1, 2, 4, 5, 33])
@@ -32,3 +33,29 @@ def test_sums_of_parts(device: Device, kind: str, splits: int) -> None:
         bound = splits * np.finfo(np.float32).eps * np.abs(values).sum(0, np.float64)
         assert np.all(np.abs(found[:elements] - values.sum(0, np.float64)) <= bound), elements
         assert np.all(found[elements:] == 7)
+
+
+def test_sums_of_several_gradients_at_once(device: Device) -> None:
+    """Those of few parts and of many, in one launch."""
+    random, parts, wanted, first = np.random.default_rng(0), [2, 33, 4, 5, 3], list[np.ndarray](), 0
+    calls, values = [], []
+    for number, (splits, elements) in enumerate(zip(parts, (257, 70, 1001, 64, 1), strict=True)):
+        values.append(random.standard_normal((splits, elements)).astype(np.float32))
+        wanted.append(values[-1].sum(0, np.float64))
+        to = Array("gradients", elements, offset=first, persistent=True)
+        calls.append(
+            sum_call(str(number), Array(f"{number} partials", splits * elements), to, splits, tuning_for("gpu"))
+        )
+        first += elements
+    (call,) = combined(*calls)
+    assert {one.macros["RUN"] for one in call.combines} == {1, 4}
+    arrays = call.arrays.values()
+    buffers = {array.storage: device.memory.allocate(4 * (array.end(0) + READ_OVERRUN)) for array in arrays}
+    device.memory.write(buffers[call.arrays["TABLE"].storage], np.array(call.table, np.int32))
+    for one, own in zip(call.combines, values, strict=True):
+        place = one.arrays["PARTIALS"]
+        device.memory.write(buffers[place.storage], own, 4 * place.offset)
+    for launch in bind(device, [call], buffers, Batch(1)):
+        launch.enqueue()
+    found = device.memory.read(buffers["gradients"], first)
+    np.testing.assert_allclose(found, np.concatenate(wanted), rtol=0, atol=1e-4)

@@ -504,7 +504,7 @@ def test_bytes_are_the_sum_of_the_buffers() -> None:
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("training", [True, False])
 def test_what_shares_a_buffer_is_used_in_turn(kind: str, training: bool) -> None:
-    """By the launches of the plan as they stand, with those that run rarely first."""
+    """By the launches of the plan as they stand, with those that run rarely first. It is as large as the largest."""
     shared = 0
     for make in KNOWN_GRAPHS.values():
         loss = CrossEntropy() if training else None
@@ -513,8 +513,15 @@ def test_what_shares_a_buffer_is_used_in_turn(kind: str, training: bool) -> None
         for position, (_, call) in enumerate(plan.calls):
             for storage in call.storages("read", "write", "update"):
                 uses[plan.placed[storage]][storage].append(position)
+        sizes = defaultdict[str, list[int]](list)
+        for _, call in plan.calls:
+            for blob in call.blobs.values():
+                sizes[plan.placed[blob.storage]].append(BATCH * blob.layout.memory_elements)
+            for array in call.arrays.values():
+                sizes[plan.placed[array.storage]].append(array.end(BATCH))
         for name, places in uses.items():
             assert len(places) == 1 + len(plan.buffers[name].others)
+            assert name in plan.persistent or plan.buffers[name].size(BATCH) == max(sizes[name])
             for first, second in itertools.pairwise(sorted(places.values())):
                 shared += 1
                 assert max(first) < min(second), name
@@ -544,13 +551,14 @@ def test_largest_batch_is_the_largest_that_fits(reserved: int) -> None:
     plan = plan_of(KNOWN_GRAPHS["plain"]())
     unlimited = 1 << 62
     for count in (1, 2, 3, 7, 8, 9, 1000):
-        exact = plan.bytes(count) + reserved
+        other = plan.for_batch(count)
+        exact = other.bytes() + reserved
         assert plan.largest_batch(exact, unlimited, reserved) == count
         assert plan.largest_batch(exact - 1, unlimited, reserved) == count - 1
-        assert plan.largest_batch(unlimited, plan.largest_allocation(count), reserved) >= count
-        largest = plan.largest_batch(unlimited, plan.largest_allocation(count) - 1, reserved)
+        assert plan.largest_batch(unlimited, other.largest_allocation(), reserved) >= count
+        largest = plan.largest_batch(unlimited, other.largest_allocation() - 1, reserved)
         assert largest < count
-        assert largest == 0 or plan.largest_allocation(largest) < plan.largest_allocation(count)
+        assert largest == 0 or plan.for_batch(largest).largest_allocation() < other.largest_allocation()
     assert plan.largest_batch(0, 0, reserved) == 0
     assert plan.largest_batch(reserved, unlimited, reserved) == 0
 

@@ -56,7 +56,7 @@ def differences(plan: Plan) -> list[str]:
 
 def numbers(plan: Plan) -> int:
     """Elements of all buffers, without what only loads reach, which small plans mostly consist of."""
-    return sum(buffer.elements + BATCH * buffer.per_sample for buffer in plan.buffers.values())
+    return sum(buffer.size(BATCH) for buffer in plan.buffers.values())
 
 
 def layer_of(name: str) -> str:
