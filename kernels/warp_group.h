@@ -14,7 +14,7 @@
  * Numbers of tf32 are floats of which the sign, 8 bits of exponent and the first 10 of the fraction count. Sums are fp32.
  * Products go on in the background:
  *
- *     BEGIN_PRODUCTS()                  after that barrier
+ *     BEGIN_PRODUCTS()                  once factors are there: after the barrier, the signal or hold_rows
  *     multiply_cells(...)               sums += left * right
  *     rows = hold_rows(...)             numbers of 16 bits, where cells are of 8 rows: 16 cells side by side, those of the next
  *                                       8 rows `stride` further, in registers

@@ -30,7 +30,7 @@ from blobnet.memory.windows import Pair
 TYPES_OF_CELLS = {"bf16": BFLOAT16_CELLS, "fp16": FLOAT16_CELLS}
 UNITS_OF_CELL = {"tf32": 4, **{name: kind.cell for name, kind in TYPES_OF_CELLS.items()}}
 _CELL_BYTES, _CELL_FLOATS = 16, 4
-#: Bytes of local memory of a compute unit, and what each work-group takes of it besides its own: also by its alignment.
+#: Bytes of local memory of a compute unit, and what each work-group takes of it besides its cells, alignment included.
 _LOCAL_BYTES, _GROUP_BYTES = 228 << 10, (1 << 10) + 128
 #: Bytes that the cells of a blob may take.
 _MAX_BYTES = 1 << 30
@@ -255,7 +255,8 @@ class Cells(Tiled):
             if counted := self._counted(ways):
                 self.counted = counted
                 apart = operation.groups * counted.lists[0].cells * counted.lists[0].list
-                # Where rows of taps are further apart than a tile is long, most of a run of all is what none reads.
+                # Where taps reach further than a tile is long, a run of all takes much local memory, most of it for
+                # what none reads.
                 columns = phases[0].horizontal.filter_taps // self.folded
                 self.runs = [
                     _runs(taps, columns if not self.of_weights and span > tile.positions else 0, apart)
@@ -396,7 +397,7 @@ class Cells(Tiled):
         cells = tile.staged_cells + runs * run + steps * step
         side_by_side = max(count for count in range(1, int(tile.busy) + 1) if count == 1 or cells <= _room(count))
         most = operation.cores * side_by_side // (tile.count(self.units, 1) * operation.groups * self.splits)
-        # Of one work-group for all tiles of some units there would be less than cores.
+        # With one work-group for all tiles of a block of units some cores would have none.
         return most if most > 1 else 0
 
     @property

@@ -15,7 +15,7 @@ GROUP_SIZE = 128
 _GROUP_UNITS = 64
 #: Work-items of a GPU that share a small plane.
 _FEW_SHARERS = 16
-#: Parts of a sum up to which a GPU's work-item adds up several elements: so many, side by side.
+#: Parts of a sum up to which a GPU's work-item adds up several elements; how many: SIDE of kernels/gradient/reduce.cl.
 _FEW_SPLITS, _SIDE = 4, 4
 #: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
 _CELLS_OF_A_WORK_ITEM = 4096
@@ -114,7 +114,7 @@ def sum_call(label: str, partials: Array, gradient: Array, splits: int, tuning: 
     """The launch that adds up partial sums of a gradient, which lie one behind the other."""
     run, local = 256, 1
     if tuning.model.is_simt:
-        # Work-items with few parts have few loads each; with many, less of them would make these long sums.
+        # With few parts a work-item has few loads; with many, fewer work-items would make long sums.
         run, local = _SIDE if splits <= _FEW_SPLITS else 1, group_size(tuning.model, 64)
     return KernelCall(
         "gradient/reduce",

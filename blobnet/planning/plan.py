@@ -134,7 +134,7 @@ class Plan:
         return fitting
 
     def _largest_count(self, memory: int, allocation: int, reserved: int) -> int:
-        """Return the largest batch with the work space of this plan."""
+        """Return the largest batch with the kernels of this plan."""
         counts = range(1, MAX_ELEMENTS)
         return bisect_left(counts, True, key=lambda count: not self.fits(memory, allocation, reserved, count))
 

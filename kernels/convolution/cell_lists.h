@@ -6,7 +6,7 @@
  * reads after a sample's last row are the zeros before the next sample's first one: so all samples are one row.
  */
 
-/* All work-items begin copies; those with neighbouring numbers are in different warps. */
+/* Any work-item may begin copies; those with neighbouring numbers are in different warps. */
 #define COPYING_ITEM (LANE * (ITEMS / WARP_ITEMS) + WARP)
 
 /*

@@ -41,7 +41,7 @@ __constant int tap_table[][3] = TAP_TABLE;
 #define OWN_TILES ((TILES - OWN_TILE + (int)get_num_groups(0) - 1) / (int)get_num_groups(0))
 #define TILE_RUNS ((END_STEP - FIRST_STEP) * RUNS)
 #define TILE_STEPS ((END_STEP - FIRST_STEP) * TAPS)
-/* NOTE: with one stage weights are always kept: what is awaited next would be copied behind that. */
+/* NOTE: with one stage weights must be kept: others would be awaited before their copy begins. */
 #define KEPT (SPLITS == 1 && STAGES == TILE_STEPS)
 /* NOTE: what is copied must be awaited: a phase without taps copies nothing. */
 #define ALL_RUNS (PHASE_TAPS > 0 ? OWN_TILES * TILE_RUNS : 0)
@@ -78,7 +78,7 @@ INLINE void copy_run(const int run, __global const cell_t *cells, __local cell_t
     }
 }
 
-/* The same of the weights of a step. Units of a work-group's tiles are the same: it has every so many whole BLOCKS. */
+/* The same of the weights of a step. Tiles of a work-group are whole multiples of BLOCKS apart: their units are the same. */
 INLINE void copy_weights(const int step, __global const cell_t *weights, __local cell_t *memory,
                          __local signal_t *signals, const int count)
 {

@@ -20,7 +20,7 @@
 #define LOAD_TERMS(pass)                                                                            \
     _Pragma("unroll")                                                                               \
     for (int j = 0; j < STAGED_COLUMNS; j++) {                                                      \
-        const int p = min((int)(FIRST_POSITION_OF(tile) + STAGED_COLUMN(j)), count * POSITIONS - 1);         \
+        const int p = min((int)(FIRST_POSITION_OF(tile) + STAGED_COLUMN(j)), count * POSITIONS - 1);\
         const int y = min(POSITION_Y(p), OUTPUT_UNIT_HEIGHT - 1);                                   \
         const int x = min(POSITION_X(p), OUTPUT_UNIT_WIDTH - 1);                                    \
         _Pragma("unroll")                                                                           \
