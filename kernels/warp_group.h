@@ -245,7 +245,10 @@ INLINE void copy_cells(__local cell_t *to, __global const cell_t *from, const ui
     }
 }
 
-#define await_warp_group() barrier(CLK_LOCAL_MEM_FENCE)
+/* NOTE: two barriers, which say no more than one: after one PoCL 3.1 gets backward data that adds to a blob wrong. */
+#define await_warp_group()        \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    barrier(CLK_LOCAL_MEM_FENCE)
 #define BEGIN_PRODUCTS()
 #define END_PRODUCTS()
 #define AWAIT_PRODUCTS(MOST)
