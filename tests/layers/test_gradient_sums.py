@@ -7,11 +7,29 @@ import pytest
 
 from blobnet.device.device import Device
 from blobnet.execution.executor import bind
-from blobnet.launch.kernel_call import Array, Batch
+from blobnet.launch.kernel_call import Array, Batch, KernelCall
 from blobnet.launch.work_sizes import sum_call
+from blobnet.memory.blob import FloatArray
 from blobnet.network.parameters import READ_OVERRUN
 from tests.kinds import tuning_for
 from tests.planning.test_combining import combined
+
+
+def launched(device: Device, call: KernelCall, parts: list[FloatArray]) -> FloatArray:
+    """The gradients that a launch makes of such parts, one of each sum, and what lies behind them, which was 7."""
+    sizes = {array.storage: array.end(0) + READ_OVERRUN for array in call.arrays.values()}
+    buffers = {storage: device.memory.allocate(4 * size) for storage, size in sizes.items()}
+    gradient = call.arrays["GRADIENT"].storage
+    device.memory.write(buffers[gradient], np.full(sizes[gradient], 7, np.float32))
+    if call.combines:
+        device.memory.write(buffers[call.arrays["TABLE"].storage], np.array(call.table, np.int32))
+    for one, values in zip(call.combines or [call], parts, strict=True):
+        place = one.arrays["PARTIALS"]
+        device.memory.write(buffers[place.storage], values, 4 * place.offset)
+    for launch in bind(device, [call], buffers, Batch(1)):
+        launch.enqueue()
+    found: FloatArray = device.memory.read(buffers[gradient], sizes[gradient])
+    return found
 
 
 @pytest.mark.parametrize("splits", [1, 2, 4, 5, 33])
@@ -22,14 +40,7 @@ def test_sums_of_parts(device: Device, kind: str, splits: int) -> None:
         values = random.standard_normal((splits, elements)).astype(np.float32)
         partials, gradient = Array("partials", splits * elements), Array("gradient", elements)
         call = sum_call("sum", partials, gradient, splits, tuning_for(kind))
-        buffers = {
-            array.storage: device.memory.allocate(4 * (array.elements + READ_OVERRUN)) for array in (partials, gradient)
-        }
-        device.memory.write(buffers["partials"], values)
-        device.memory.write(buffers["gradient"], np.full(elements + READ_OVERRUN, 7, np.float32))
-        for launch in bind(device, [call], buffers, Batch(1)):
-            launch.enqueue()
-        found = device.memory.read(buffers["gradient"], elements + READ_OVERRUN)
+        found = launched(device, call, [values])
         bound = splits * np.finfo(np.float32).eps * np.abs(values).sum(0, np.float64)
         assert np.all(np.abs(found[:elements] - values.sum(0, np.float64)) <= bound), elements
         assert np.all(found[elements:] == 7)
@@ -49,13 +60,6 @@ def test_sums_of_several_gradients_at_once(device: Device) -> None:
         first += elements
     (call,) = combined(*calls)
     assert {one.macros["RUN"] for one in call.combines} == {1, 4}
-    arrays = call.arrays.values()
-    buffers = {array.storage: device.memory.allocate(4 * (array.end(0) + READ_OVERRUN)) for array in arrays}
-    device.memory.write(buffers[call.arrays["TABLE"].storage], np.array(call.table, np.int32))
-    for one, own in zip(call.combines, values, strict=True):
-        place = one.arrays["PARTIALS"]
-        device.memory.write(buffers[place.storage], own, 4 * place.offset)
-    for launch in bind(device, [call], buffers, Batch(1)):
-        launch.enqueue()
-    found = device.memory.read(buffers["gradients"], first)
-    np.testing.assert_allclose(found, np.concatenate(wanted), rtol=0, atol=1e-4)
+    found = launched(device, call, values)
+    np.testing.assert_allclose(found[:first], np.concatenate(wanted), rtol=0, atol=1e-4)
+    assert np.all(found[first:] == 7)

@@ -489,7 +489,7 @@ def test_only_a_residual_that_is_there_before_is_fused(images: layers.Node) -> N
 
 def test_bytes_are_the_sum_of_the_buffers() -> None:
     plan = plan_of(KNOWN_GRAPHS["plain"]())
-    for count in (1, BATCH, 1000):
+    for count in (1, 2, BATCH, 1000):
         sizes = [
             4
             * (READ_OVERRUN + max(own + count * more for own, more in [(item.elements, item.per_sample), *item.others]))
