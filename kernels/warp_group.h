@@ -27,6 +27,9 @@
  * fills when so many have given it as it was made for, and all cells have come that it expects; await_signal waits until it
  * has filled `turn` + 1 times, and may be one turn behind at most. Where copies do not go ahead they are made between a
  * barrier and await_signal, which is a barrier then: all work-items must reach it.
+ *
+ * Cells that do not lie side by side are copied one by one (copy_cell), by any work-item: give_copied gives a signal once those
+ * that the work-item has begun have come, and who has awaited it calls SHOW_COPIED() before products read them.
  */
 #include "text.h"
 #include "warp.h"
@@ -209,6 +212,29 @@ INLINE void copy_cells(__local cell_t *to, __global const cell_t *from, const ui
                      : "memory");
 }
 
+/* Begins to copy a cell, or to put zeros there. */
+INLINE void copy_cell(__local cell_t *to, __global const cell_t *from, const bool is_there)
+{
+    __asm__ volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+                     :
+                     : "r"((uint)(size_t)to), "l"(from), "r"(is_there ? 16 : 0)
+                     : "memory");
+}
+
+INLINE void give_copied(__local signal_t *signal)
+{
+    __asm__ volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                     :
+                     : "r"((uint)(size_t)signal)
+                     : "memory");
+}
+
+#if GATHERED
+#define SHOW_COPIED() __asm__ volatile("fence.proxy.async.shared::cta;" : : : "memory")
+#else
+#define SHOW_COPIED()
+#endif
+
 /* Waits until a signal has filled `turn` + 1 times. */
 INLINE void await_signal(__local signal_t *signal, const uint turn)
 {
@@ -235,6 +261,8 @@ typedef int signal_t;
 #define give_signal(signal)
 #define SHOW_SIGNALS()
 #define expect_cells(signal, count)
+#define give_copied(signal)
+#define SHOW_COPIED()
 #define await_signal(signal, turn) barrier(CLK_LOCAL_MEM_FENCE)
 
 INLINE void copy_cells(__local cell_t *to, __global const cell_t *from, const uint count,
@@ -243,6 +271,11 @@ INLINE void copy_cells(__local cell_t *to, __global const cell_t *from, const ui
     for (uint i = 0; i < count; i++) {
         to[i] = from[i];
     }
+}
+
+INLINE void copy_cell(__local cell_t *to, __global const cell_t *from, const bool is_there)
+{
+    *to = is_there ? *from : (cell_t)(0);
 }
 
 /* NOTE: two barriers, which say no more than one: after one PoCL 3.1 gets backward data that adds to a blob wrong. */

@@ -2,7 +2,8 @@
 
 A cell is 16 bytes: units of one position, side by side, of the type of products. Positions of all samples are one row,
 in which zeros right of a row are those left of the next one, so that a tap is the same cells from another position on.
-Blobs that have cells are read where they lie, if the zeros between positions do; others are copied into cells first.
+Blobs that have cells are read where they lie, if the zeros between positions do, else gathered cell by cell; blobs of
+numbers are packed into cells first.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _MIN_RUNS, _STAGED_UNITS = 2, 32
 #: The cost of packing few cells, which wait for memory; and of a launch with much local memory, before and after which
 #: compute units divide theirs anew: with 35 of these mobilenet_v2 takes 0.58 ms for an image, without 0.40 (H200).
 _PACKING_COST, _DIVIDING_COST = 4 * LAUNCH_COST, 2 * LAUNCH_COST
+#: Units of a result in the smallest tile; products with phases side by side, over the fewest, that these are worth.
+_MIN_UNITS, _ZEROS = 32, 4 / 3
 #: Rows of a warp group's product, and its work-items.
 _GROUP_ROWS, _GROUP_ITEMS = 64, 128
 
@@ -154,6 +157,7 @@ class _Lists:
         list, sample: cells from list to list, and from sample to sample.
         base: the cell of the first position.
         is_packed: whether they are copied; else they lie in the blob that they are of.
+        is_gathered: whether that lies otherwise, and products copy its cells one by one.
     """
 
     cells: int
@@ -161,6 +165,7 @@ class _Lists:
     sample: int
     base: int
     is_packed: bool
+    is_gathered: bool = False
 
 
 @dataclass(frozen=True)
@@ -194,8 +199,8 @@ class _Positions:
     lists: Sequence[_Lists]
 
 
-def _runs(taps: Sequence[tuple[int, int, int]], columns: int, apart: int) -> _Runs:
-    """The runs of some taps of a table: one for each phase of the source, whose cells are ``apart``.
+def _runs(taps: Sequence[tuple[int, int, int]], columns: int, places: Sequence[int]) -> _Runs:
+    """The runs of some taps of a table: one for each phase of the source, whose cells begin at its place.
 
     With ``columns``, so many taps in a row, there is one for each row of taps.
     """
@@ -203,13 +208,30 @@ def _runs(taps: Sequence[tuple[int, int, int]], columns: int, apart: int) -> _Ru
     for phase, shift, tap in taps or [(0, 0, 0)]:
         runs.setdefault((phase, tap // columns if columns else 0), []).append((shift, tap))
     starts = [found[0][0] for found in runs.values()]
-    table = [(phase * apart, start) for (phase, _), start in zip(runs, starts, strict=True)]
+    table = [(places[phase], start) for (phase, _), start in zip(runs, starts, strict=True)]
     moved = [
         (run, shift - start, tap)
         for run, (found, start) in enumerate(zip(runs.values(), starts, strict=True))
         for shift, tap in found
     ]
     return _Runs(table, moved[: len(taps)], max(shift for _, shift, _ in moved))
+
+
+def _window(operation: Operation, phase: Phase, folded: int) -> dict[str, Macro]:
+    """How the filter's taps lie in the packed weights (kernels/convolution/pack_weight_cells.cl)."""
+    taps = phase.vertical.filter_taps * phase.horizontal.filter_taps // folded
+    facts: dict[str, Macro] = {"FILTER_TAPS": taps, "TAPS": taps, "RESULT_CELL": operation.result.type.cell}
+    facts["WINDOW_WIDTH"] = phase.horizontal.filter_taps // folded
+    axes = (
+        (phase.vertical, operation.vertical, "Y", "HEIGHT", 1),
+        (phase.horizontal, operation.horizontal, "X", "WIDTH", folded),
+    )
+    for axis, window, y, height, beside in axes:
+        is_window = axis.beside > 1 or axis.filter_taps > window.kernel
+        facts[f"DILATION_{y}"] = window.dilation if is_window else 1
+        facts[f"WAY_{y}"] = axis.offset + window.padding[0] - axis.shift * axis.beside if is_window else 0
+        facts[f"KERNEL_{height}"] = window.kernel // beside
+    return facts
 
 
 class Cells(Tiled):
@@ -241,8 +263,9 @@ class Cells(Tiled):
         self.depth_steps = -(-cells // self.depth_cells)
         #: Floats of the cells of a tap, for each unit.
         self.depth_rows = _CELL_FLOATS * self.depth_steps * self.depth_cells
-        self.elements = operation.groups * operation.taps // self.folded * self.depth_rows * self.unit_columns
         phases, (_, height, width) = self.phases(operation), operation.source.shape.axes
+        taps = phases[0].vertical.filter_taps * phases[0].horizontal.filter_taps
+        self.elements = operation.groups * taps // self.folded * self.depth_rows * self.unit_columns
         self.rows = SourceTaps.of([phase.vertical for phase in phases], height)
         self.places = SourceTaps.of([phase.horizontal for phase in phases], width)
         if self.folded > 1:
@@ -254,12 +277,17 @@ class Cells(Tiled):
         for ways in product((True, False), repeat=len(self.read)):
             if counted := self._counted(ways):
                 self.counted = counted
-                apart = operation.groups * counted.lists[0].cells * counted.lists[0].list
+                source = counted.lists[0]
+                apart = operation.groups * source.cells * source.list
+                places = [phase * apart for phase in range(self.source_phases)]
+                if source.is_gathered:
+                    pitch = operation.source.layout.width.memory
+                    places = [y * pitch + x for y, x in product(self.rows.phases, self.places.phases)]
                 # Where taps reach further than a tile is long, a run of all takes much local memory, most of it for
                 # what none reads.
                 columns = phases[0].horizontal.filter_taps // self.folded
                 self.runs = [
-                    _runs(taps, columns if not self.of_weights and span > tile.positions else 0, apart)
+                    _runs(taps, columns if not self.of_weights and span > tile.positions else 0, places)
                     for taps, span, _ in counted.tables
                 ]
                 #: Positions between the first and the last tap of a run.
@@ -298,21 +326,21 @@ class Cells(Tiled):
             sample = max(sample, bases[-1] + cells)
             if bases[-1] < before:
                 return None
+        kind, is_apart = TYPES_OF_CELLS.get(self.precision), (self.rows.stride, self.places.stride) != (1, 1)
         lists = []
         for number, (blob, lies, base) in enumerate(zip(self.read, as_they_lie, bases, strict=True)):
             cells = -(-(self.depth, self.operation.units)[number] // self.cell)
-            if lies and not self._lies(blob, sample, number):
+            has_cells, is_source = blob.type == kind, number == 0
+            # As they lie: whole cells, all zeros there, and side by side.
+            if lies and (not has_cells or (is_source and is_apart) or sample > blob.layout.plane_extent):
                 return None
             apart = blob.layout.unit_memory_elements, blob.layout.memory_elements
-            if not lies:
+            is_gathered = is_source and has_cells and not lies
+            is_packed = not (lies or is_gathered)
+            if is_packed:
                 apart = sample, (self.source_phases, 1)[number] * self.operation.groups * cells * sample
-            lists.append(_Lists(cells, *apart, base, not lies))
+            lists.append(_Lists(cells, *apart, base, is_packed, is_gathered))
         return _Positions(row, sample, tables, lists)
-
-    def _lies(self, blob: Blob, sample: int, number: int) -> bool:
-        """Return True if a blob's cells can be read as they lie: whole ones, all zeros there, and side by side."""
-        is_apart = number == 0 and (self.rows.stride, self.places.stride) != (1, 1)
-        return blob.type == TYPES_OF_CELLS.get(self.precision) and not is_apart and sample <= blob.layout.plane_extent
 
     def _memory(self, number: int) -> Array:
         """Memory for the cells of what is read."""
@@ -326,6 +354,20 @@ class Cells(Tiled):
             return self.read[number]
         layout = BlobLayout.padded(Shape(lists.sample // lists.list, _CELL_FLOATS * lists.list))
         return Blob(self._memory(number).storage, layout, is_memory=True)
+
+    @classmethod
+    def phases(cls, operation: Operation) -> list[Phase]:
+        """The phases; at a stride, backward, those along a row or both axes side by side, where few products are zeros.
+
+        Stores of neighbours fill what memory writes at once, and fewer launches read the delta.
+        """
+        ways = [super().phases(operation), *operation.plain.phases_side_by_side]
+        products = [
+            sum(phase.taps for phase in way) * rounded_up(operation.units * way[0].beside, _MIN_UNITS) for way in ways
+        ]
+        return next(
+            way for way, count in reversed(list(zip(ways, products, strict=True))) if count <= _ZEROS * min(products)
+        )
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:
@@ -460,8 +502,7 @@ class Cells(Tiled):
             "FIRST_CELL": source.base + first,
             "TAP_TABLE": table_text(runs.taps or [(0, 0, 0)]),
             "PHASE_TAPS": len(runs.taps),
-            "FILTER_TAPS": phase.vertical.filter_taps * phase.horizontal.filter_taps // self.folded,
-            "TAPS": self.operation.taps // self.folded,
+            **_window(self.operation, phase, self.folded),
             "FOLDED": self.folded,
             "STAGES": self.stages,
             "RUN_STAGES": self._in_local_memory[1],
@@ -469,6 +510,10 @@ class Cells(Tiled):
             "SOURCE_CELLS": source.cells,
             "SOURCE_LIST": source.list,
             "SOURCE_SAMPLE": source.sample,
+            "SOURCE_BASE": source.base,
+            "SOURCE_STRIDE_Y": self.rows.stride,
+            "SOURCE_STRIDE_X": self.places.stride,
+            "GATHERED": int(source.is_gathered),
         }
 
     def _packed(self) -> list[KernelCall]:

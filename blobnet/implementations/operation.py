@@ -37,6 +37,11 @@ class Phase:
         return self.vertical.count * self.horizontal.count
 
     @property
+    def beside(self) -> int:
+        """Cells of a result: of several phases side by side."""
+        return self.vertical.beside * self.horizontal.beside
+
+    @property
     def macros(self) -> dict[str, Macro]:
         """The phase as macros."""
         # A phase without taps has rows of none: kernels divide by TAPS_X, and compilers would warn.
@@ -147,6 +152,16 @@ class Operation:
         vertical = PhaseAxis.side_by_side(self.vertical, self.result.shape.height)
         horizontal = PhaseAxis.side_by_side(self.horizontal, self.result.shape.width)
         return Phase(vertical, horizontal) if vertical and horizontal else None
+
+    @property
+    def phases_side_by_side(self) -> list[list[Phase]]:
+        """Other ways to have the phases of backward data at a stride: those of a row side by side, or all of them."""
+        if self.direction != BACKWARD_DATA or self.strides == (1, 1):
+            return []
+        beside = PhaseAxis.side_by_side(self.horizontal, self.result.shape.width)
+        rows = PhaseAxis.all(self.vertical, self.result.shape.height, backward=True)
+        of_rows = [Phase(axis, beside) for axis in rows] if beside else []
+        return [way for way in (of_rows, [self.blocks] if self.blocks else []) if way]
 
     @property
     def has_cells(self) -> bool:

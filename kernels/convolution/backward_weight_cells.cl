@@ -36,7 +36,12 @@
  *   DELTA_LIST
  *   DELTA_SAMPLE
  *   SAMPLE_POSITIONS  positions of a sample, zeros included
+ *   ROW_POSITIONS     positions of a row
  *   SPAN              from the first tap to the last
+ *   GATHERED          1: the source is a blob that is copied cell by cell, see cell_lists.h
+ *   SOURCE_STRIDE_Y   from row to row of a run, in the source
+ *   SOURCE_STRIDE_X
+ *   SOURCE_BASE       the cell of the first position
  *   FIRST_CELL        the first cell that the taps of the first position read
  *   FIRST_DELTA       the delta's first cell
  *   RUN_TABLE         place and first position of each run
@@ -109,23 +114,23 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
     __global const cell_t *own_deltas =
         LISTS_OF(deltas, DELTA_LIST) + (size_t)group * DELTA_CELLS * DELTA_LIST;
     __global const cell_t *own_cells =
-        LISTS_OF(cells, SOURCE_LIST) + (size_t)group * SOURCE_CELLS * SOURCE_LIST + run_table[run][0];
+        LISTS_OF(cells, SOURCE_LIST) + (size_t)group * SOURCE_CELLS * SOURCE_LIST;
 #define STAGE_OF(step) (memory + (step) % STAGES * STAGE_ELEMENTS)
 #define POSITION_OF(step) ((first_step + (step)) * TILE_DEPTH)
 #define CAME(step) (signals + (step) % STAGES)
 #define MADE(step) (signals + STAGES + (step) % STAGES)
 /* Begins to copy the cells of a step. */
-#define COPY_STEP(step)                                                                                 \
-    do {                                                                                                \
-        if (COPYING_ITEM == 0) {                                                                        \
-            expect_cells(CAME(step), STAGE_ELEMENTS);                                                   \
-        }                                                                                               \
-        copy_lists(STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL,        \
-                   DELTA_CELLS, DELTA_LIST, DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count,       \
-                   CAME(step));                                                                         \
-        copy_lists(STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells, first_column / CELL, \
-                   SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE,                                            \
-                   POSITION_OF(step) + FIRST_CELL + run_table[run][1], count, CAME(step));              \
+#define COPY_STEP(step)                                                                                  \
+    do {                                                                                                 \
+        if (COPYING_ITEM == 0) {                                                                         \
+            expect_cells(CAME(step), STAGE_DELTAS + EXPECTED(LISTS * RUN_POSITIONS));                    \
+        }                                                                                                \
+        copy_lists(STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL,         \
+                   DELTA_CELLS, DELTA_LIST, DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count,        \
+                   CAME(step));                                                                          \
+        copy_source(STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells, first_column / CELL, \
+                    run_table[run][0], POSITION_OF(step) + FIRST_CELL + run_table[run][1], count,        \
+                    CAME(step));                                                                         \
     } while (0)
 
     real_t sums[GROUP_TAPS][SUM_REGISTERS];
@@ -144,7 +149,7 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
     }
     if (get_local_id(0) == 0) {
         for (int i = 0; i < STAGES; i++) {
-            init_signal(CAME(i), 1);
+            init_signal(CAME(i), 1 + SOURCE_GIVERS);
             init_signal(MADE(i), ITEMS / WARP_ITEMS);
         }
         SHOW_SIGNALS();
@@ -161,6 +166,7 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         COPY_STEP(step);
 #endif
         await_signal(CAME(step), step / STAGES);
+        SHOW_COPIED();
         const int left_over = end - POSITION_OF(step);
         if (left_over < TILE_DEPTH) {
             /* What was copied for positions after the last sample is another sample's. */

@@ -31,5 +31,54 @@ INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __g
     }
 }
 
+/*
+ * The same of the source, from list `first_list` and cell `first` of a run on, which begins `place` cells after the lists.
+ *
+ * GATHERED, the source is a blob that does not lie so, and all work-items copy cell by cell what pack_cells.cl would make of it:
+ * cell (y, x) of the run is cell (y * SOURCE_STRIDE_Y, x * SOURCE_STRIDE_X) after `place`, beyond the blob's planes it is 0. A warp
+ * copies 32 positions of every GATHERED_LISTS-th list. Such a signal is given by all work-items too (SOURCE_GIVERS), and
+ * expects no cells of these (EXPECTED).
+ */
+#if GATHERED
+#define GATHERED_LISTS 2
+#define SOURCE_GIVERS ITEMS
+#define EXPECTED(cells) 0
+INLINE void copy_source(__local cell_t *to, const int rows, const int length, __global const cell_t *cells,
+                        const int first_list, const int place, const int first, const int count,
+                        __local signal_t *signal)
+{
+    const int row = place / CELLS_UNIT_MEMORY_WIDTH;
+    const int column = place % CELLS_UNIT_MEMORY_WIDTH;
+    const int parts = (length + WARP_ITEMS - 1) / WARP_ITEMS * GATHERED_LISTS;
+    for (int part = WARP; part < parts; part += ITEMS / WARP_ITEMS) {
+        const int i = part / GATHERED_LISTS * WARP_ITEMS + LANE;
+        const int n = (first + i) / SAMPLE_POSITIONS;
+        const int at = (first + i) % SAMPLE_POSITIONS - SOURCE_BASE;
+        const int y = at / ROW_POSITIONS * SOURCE_STRIDE_Y + row;
+        const int x = at % ROW_POSITIONS * SOURCE_STRIDE_X + column;
+        const bool is_there = at >= 0 && n < count && y < CELLS_UNIT_HEIGHT && x < CELLS_UNIT_WIDTH;
+        const size_t from = is_there ? n * (size_t)SOURCE_SAMPLE
+                                           + (CELLS_UNIT_MEMORY_HEIGHT_OFFSET + y) * CELLS_UNIT_MEMORY_WIDTH
+                                           + CELLS_UNIT_MEMORY_WIDTH_OFFSET + x
+                                     : 0;
+        for (int k = part % GATHERED_LISTS; k < rows && i < length; k += GATHERED_LISTS) {
+            copy_cell(to + k * length + i,
+                      cells + from + min(first_list + k, SOURCE_CELLS - 1) * (size_t)SOURCE_LIST, is_there);
+        }
+    }
+    give_copied(signal);
+}
+#else
+#define SOURCE_GIVERS 0
+#define EXPECTED(cells) (cells)
+INLINE void copy_source(__local cell_t *to, const int rows, const int length, __global const cell_t *cells,
+                        const int first_list, const int place, const int first, const int count,
+                        __local signal_t *signal)
+{
+    copy_lists(to, rows, length, cells + place, first_list, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE, first,
+               count, signal);
+}
+#endif
+
 /* The lists of a blob, or of what was packed. */
 #define LISTS_OF(blob, list) ((__global const cell_t *)(blob) + (size_t)(blob##_unit_offset) * (list))

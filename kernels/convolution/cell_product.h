@@ -60,7 +60,7 @@ __constant int tap_table[][3] = TAP_TABLE;
 INLINE void copy_run(const int run, __global const cell_t *cells, __local cell_t *memory,
                      __local signal_t *signals, const int count)
 {
-    if (run < ALL_RUNS && COPYING_ITEM < DEPTH_CELLS) {
+    if (run < ALL_RUNS && (GATHERED || COPYING_ITEM < DEPTH_CELLS)) {
         const int block = FIRST_STEP + run % TILE_RUNS / RUNS;
         const int first = FIRST_POSITION_OF(TILE_OF(run / TILE_RUNS)) + FIRST_CELL + run_table[run % RUNS][1];
 #if COPIES_AHEAD
@@ -69,12 +69,11 @@ INLINE void copy_run(const int run, __global const cell_t *cells, __local cell_t
         }
 #endif
         if (COPYING_ITEM == 0) {
-            expect_cells(RUN_CAME(run), RUN_ELEMENTS);
+            expect_cells(RUN_CAME(run), EXPECTED(RUN_ELEMENTS));
         }
-        copy_lists(RUN_PLACE(run), DEPTH_CELLS, RUN_POSITIONS,
-                   cells + (size_t)GROUP * SOURCE_CELLS * SOURCE_LIST + run_table[run % RUNS][0],
-                   block * DEPTH_CELLS, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE, first, count,
-                   RUN_CAME(run));
+        copy_source(RUN_PLACE(run), DEPTH_CELLS, RUN_POSITIONS,
+                    cells + (size_t)GROUP * SOURCE_CELLS * SOURCE_LIST, block * DEPTH_CELLS,
+                    run_table[run % RUNS][0], first, count, RUN_CAME(run));
     }
 }
 
@@ -103,7 +102,7 @@ INLINE void begin_copies(__global const cell_t *cells, __global const cell_t *we
 {
     if (get_local_id(0) == 0) {
         for (int i = 0; i < RUN_STAGES; i++) {
-            init_signal(RUN_CAME(i), 1);
+            init_signal(RUN_CAME(i), 1 + SOURCE_GIVERS);
             init_signal(RUN_MADE(i), ITEMS / WARP_ITEMS);
         }
         for (int i = 0; i < STAGES; i++) {
@@ -145,6 +144,7 @@ INLINE void accumulate_tile(sums_t sums, const int turn, __global const cell_t *
             copy_run(run, cells, memory, signals, count);
 #endif
             await_signal(RUN_CAME(run), run / RUN_STAGES);
+            SHOW_COPIED();
         }
 #if !COPIES_AHEAD
         barrier(CLK_LOCAL_MEM_FENCE);

@@ -38,6 +38,11 @@ CASES: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "phases of several taps": (Conv2D(10, 5, stride=2, padding=2, groups=2), Shape(18, 9, 8)),
     "few units": (Conv2D(20, 7, stride=2, padding=3), Shape(3, 11, 12)),
     "several tiles of few units": (Conv2D(20, (2, 9)), Shape(8, 4, 12)),
+    "few units at a stride": (Conv2D(20, 11, stride=4, padding=2), Shape(3, 23, 26)),
+    "a stride along one axis, dilated along the other": (
+        Conv2D(12, 3, stride=(1, 2), dilation=(2, 1), padding=1),
+        Shape(10, 7, 9),
+    ),
     "few units of groups": (Conv2D(10, (2, 3), dilation=(1, 2), groups=2, padding=((1, 0), (3, 1))), Shape(10, 4, 7)),
 }
 #: What factors are rounded to, and by how much of themselves at most.
@@ -70,6 +75,9 @@ WHOLE: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "stride": (Conv2D(16, 3, stride=2, padding=1), Shape(8, 7, 6)),
     "stride, in several tiles": (Conv2D(16, 3, stride=2, padding=1), Shape(16, 5, 301)),
     "stride of one tap": (Conv2D(16, 1, stride=2, bias=False), Shape(8, 7, 6)),
+    "stride, of groups": (Conv2D(48, 3, stride=2, padding=1, groups=2, bias=False), Shape(32, 7, 8)),
+    "stride of 3, dilated": (Conv2D(16, 3, stride=(3, 2), dilation=(2, 3), padding=(2, 1)), Shape(24, 11, 13)),
+    "stride that goes as often as the filter is long": (Conv2D(16, 2, stride=2, bias=False), Shape(16, 6, 9)),
     "few input units": (Conv2D(16, 3, padding=1, bias=False), Shape(3, 6, 5)),
     "row": (Conv1D(16, 3, padding=1, bias=False), Shape(16, 9)),
 }
@@ -89,7 +97,7 @@ def test_blobs_of_cells(device: Device, small_tiles: None, case: str, precision:
         for call in calls
         if call.kernel == "convolution/pack_cells"
     ]
-    if "stride" in case or case == "few input units":
+    if case == "few input units":
         assert packed
     else:
         # Those of a gradient have one pitch where all are alike.
@@ -217,7 +225,12 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
         assert isinstance(item, cells.Cells)
         counted, source = item.counted, operation.source
         (lists, *_) = counted.lists
-        assert lists.is_packed == (not lies or (operation.strides != (1, 1) and direction != BACKWARD_DATA))
+        assert lists.is_packed == (not lies)
+        assert lists.is_gathered == (lies and operation.strides != (1, 1) and direction != BACKWARD_DATA)
+        apart = lists.cells * lists.list
+        begins = [run * apart for run in range(item.source_phases)]
+        if lists.is_gathered:
+            begins = [y * source.layout.width.memory + x for y, x in product(item.rows.phases, item.places.phases)]
         # What the cells of a sample are: numbers of the source's, or -1.
         found = np.full((item.source_phases, counted.sample), -1)
         height, width = source.shape.height, source.shape.width
@@ -229,7 +242,7 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
                 at = lists.base + y // strides[0] * counted.row + x // strides[1]
                 assert found[run, at] == -1
                 found[run, at] = y * width + x
-        if not lists.is_packed:
+        if not (lists.is_packed or lists.is_gathered):
             layout = source.layout
             assert counted.sample <= layout.plane_extent
             assert lists.base == layout.height.before * layout.width.memory + layout.width.before
@@ -247,12 +260,29 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
                         axis.stride * place + axis.shift + step * axis.shift_step
                         for axis, place, step in zip(axes, at, steps, strict=True)
                     )
-                    number = found[start // (lists.cells * lists.list), cell]
+                    number = found[begins.index(start), cell]
                     if 0 <= y < height and 0 <= x < width:
                         assert (sample, number) == (n, y * width + x)
                     else:
                         # After the last sample the last one is read again.
                         assert number == -1
+
+
+@pytest.mark.parametrize(
+    ("layer", "units", "beside"),
+    [
+        (Conv2D(16, 3, padding=1), 64, [(1, 1)]),
+        (Conv2D(16, 3, stride=2, padding=1), 64, [(1, 2)] * 2),
+        (Conv2D(16, 1, stride=2), 64, [(1, 1)] * 4),
+        (Conv2D(16, 2, stride=2), 64, [(2, 2)]),
+        (Conv2D(16, 3, stride=(2, 1), padding=1), 64, [(2, 1)]),
+        (Conv2D(16, 11, stride=4, padding=2), 3, [(4, 4)]),
+    ],
+)
+def test_phases_lie_side_by_side(layer: Conv2D, units: int, beside: list[tuple[int, int]]) -> None:
+    """Where that multiplies little by zeros: along a row, or all of few units."""
+    phases = cells.Cells.phases(plain(layer, Shape(units, 32, 32), 8, BACKWARD_DATA))
+    assert [(phase.vertical.beside, phase.horizontal.beside) for phase in phases] == beside
 
 
 def test_what_has_no_room_is_no_candidate() -> None:
