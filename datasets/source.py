@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -78,6 +79,10 @@ class Source(ABC):
         """Return a view of what :meth:`read` would give, not checked; None if it does not lie in memory so."""
         return None
 
+    def unchecked(self) -> Source:
+        """Return the same samples, whose values the caller checks; itself where :meth:`read` must do that."""
+        return self
+
     def check(self, rows: Rows, samples: npt.NDArray[Any]) -> None:
         """Raises DataError where a value of samples that were lent is not finite."""
         check_finite(samples, "x", self.subject, rows)
@@ -134,6 +139,11 @@ class ArraySource(Source):
                 np.copyto(out, self._values[rows], casting="unsafe")
         if not self._is_checked:
             check_finite(out, "x", self.subject, rows)
+
+    def unchecked(self) -> ArraySource:
+        other = copy.copy(self)
+        other._is_checked = True
+        return other
 
     def lent(self, rows: Rows) -> npt.NDArray[Any] | None:
         if not (self._is_plain and self.is_quick and (len(rows) == 1 or (np.diff(rows) == 1).all())):

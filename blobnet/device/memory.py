@@ -21,7 +21,6 @@ from blobnet.device.discovery import is_forked
 from blobnet.device.opencl import cl
 from blobnet.device.queue import Queue
 from blobnet.errors import DeviceError, OutOfMemoryError
-from blobnet.memory.blob import FloatArray
 
 #: What buffers are filled with, word by word.
 _ZERO = np.zeros(1, np.uint32)
@@ -189,7 +188,7 @@ class Memory:
                 cl.enqueue_copy(self.queue.handle, values, buffer, src_offset=offset, is_blocking=True)
         return values
 
-    def read_async(self, buffer: cl.Buffer, values: FloatArray, offset: int = 0) -> PendingRead:
+    def read_async(self, buffer: cl.Buffer, values: npt.NDArray[Any], offset: int = 0) -> PendingRead:
         """Begin to read a buffer from byte ``offset`` on into ``values``, behind what was launched.
 
         Page-locked ``values`` need no waiting.
@@ -313,14 +312,14 @@ class Guarded:
 class PendingRead:
     """Values on their way from the device."""
 
-    def __init__(self, queue: Queue, values: FloatArray, event: cl.Event) -> None:
+    def __init__(self, queue: Queue, values: npt.NDArray[Any], event: cl.Event) -> None:
         self._queue, self._values, self._event = queue, values, event
 
     def is_done(self) -> bool:
         """Return whether they have arrived (or never will)."""
         return self._queue.is_done(self._event)
 
-    def values(self) -> FloatArray:
+    def values(self) -> npt.NDArray[Any]:
         """Wait for them, and return them.
 
         Raises:

@@ -121,7 +121,11 @@ def make_problem(layer: Layer, shapes: Sequence[Shape], *, count: int = 3, seed:
         delta=normal(named.output_shape(shapes)),
         parameters={spec.name: _random_parameter(spec, generator) for spec in named.parameters(shapes)},
         old_deltas=tuple(normal(shape) for shape in shapes),
-        shared={"step": np.zeros(STEP_WORDS, np.uint32), "rows": np.arange(count, dtype=np.int32)},
+        shared={
+            "step": np.zeros(STEP_WORDS, np.uint32),
+            "rows": np.arange(count, dtype=np.int32),
+            "not_finite": np.zeros(1, np.int32),
+        },
         seed=seed,
     )
 

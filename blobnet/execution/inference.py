@@ -249,6 +249,9 @@ class Evaluator:
         self._sizes = [output.layout.memory_elements for output in self._outputs]
         #: Host memory for outputs that nobody uses.
         self._results: deque[tuple[FloatArray, ...]] = deque()
+        #: What says that a sample was not finite, one for each input, and host memory for it that nobody uses.
+        self._not_finite = [self.executor.buffers[entry.buffer("not_finite")] for entry in plan.request.entries]
+        self._answers: deque[npt.NDArray[np.int32]] = deque()
 
     @classmethod
     def of(
@@ -273,7 +276,11 @@ class Evaluator:
         """Begins to predict: a function that waits for the last batch and gives what :meth:`predict` does.
 
         It may be called while another thread already has the evaluator. Each rank predicts some of the batches; all
-        must call the function, which gives all of them.
+        must call the function, which gives all of them. A GPU sees by itself whether samples are finite, and the host
+        looks at them, for what to say, if one is not.
+
+        Raises:
+            DataError: a sample is not finite; so does the function.
         """
         size = self.plan.batch_size
         result = tuple(np.empty((count, *dimensions), np.float32) for dimensions in self._dimensions)
@@ -288,15 +295,20 @@ class Evaluator:
             done += arriving.samples
             self._results.append(arriving.memory)
 
-        for arriving in self._arriving(reader, runs(own.stop, size, batches.start)):
+        # NOTE: all ranks hear of a fault before any of them waits for others.
+        looks = self.executor.device.info.is_host or world.size > 1
+        for arriving in self._arriving(reader if looks else reader.unchecked(), runs(own.stop, size, batches.start)):
             # The device works on this batch while the host takes the one before.
             if last is not None:
                 take(last)
             last = arriving
+        has_met_fault = None if looks else self._ask_for_faults()
 
         def finish() -> Outputs:
             if last is not None:
                 take(last)
+            if has_met_fault is not None and has_met_fault():
+                reader.find_fault(runs(own.stop, size, batches.start))
             for values in result:
                 world.complete(values, own)
             return result
@@ -331,6 +343,27 @@ class Evaluator:
                 for output, own, size in zip(self._outputs, memory, sizes, strict=True)
             )
             yield _Arriving(count, readings, memory)
+
+    def _ask_for_faults(self) -> Callable[[], bool]:
+        """Begins to read whether the device has met samples that are not finite: a function that waits for that.
+
+        It may have met them for another caller.
+        """
+        memory = self.executor.device.memory
+        answers = self._answers.popleft() if self._answers else memory.host_memory(4 * len(self._not_finite)).view("i4")
+        readings = [memory.read_async(own, answers[i : i + 1]) for i, own in enumerate(self._not_finite)]
+
+        def found() -> bool:
+            for reading in readings:
+                reading.values()
+            is_found = bool(answers.any())
+            self._answers.append(answers)
+            if is_found:
+                for own in self._not_finite:
+                    memory.fill_zero(own, 4)
+            return is_found
+
+        return found
 
     def _unpacked(self, arriving: _Arriving) -> Outputs:
         count = arriving.samples

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy as copy_of
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -35,6 +36,8 @@ _LABEL_BYTES = np.dtype(np.int32).itemsize
 _MIN_SHARED = 1 << 20
 #: Threads that gather; more than 8 do not make memory faster.
 _MAX_THREADS = min(8, os.cpu_count() or 1)
+#: Parts of a batch, each for a thread: with more, threads wait for one another and for the one that launches.
+_PARTS = 4
 #: Bytes that go to the device at a time when a whole data set does.
 _LOAD_BYTES = 1 << 25
 #: Seconds of work that may be on its way to a processor: who interrupts it waits so long.
@@ -70,6 +73,14 @@ class Reader(ABC):
 
     def check(self, job: Any, samples: Samples) -> None:
         """Raises DataError where a value of lent samples is not finite."""
+        raise NotImplementedError
+
+    def unchecked(self) -> Reader:
+        """Return a reader of the same batches that leaves it to the caller to check values; itself if it must not."""
+        return self
+
+    def find_fault(self, jobs: Iterable[Any]) -> None:
+        """Raises DataError for the first sample of some batches that is not finite, if there is one."""
         raise NotImplementedError
 
     @abstractmethod
@@ -112,6 +123,15 @@ class IndexedReader(Reader):
         for source, own in zip(self._sources, samples, strict=True):
             assert own is not None, "lent are all samples or none"
             source.check(job, own)
+
+    def unchecked(self) -> IndexedReader:
+        other = copy_of(self)
+        other._sources = tuple(source.unchecked() for source in self._sources)
+        return other
+
+    def find_fault(self, jobs: Iterable[Rows]) -> None:
+        for job, source in itertools.product(jobs, self._sources):
+            source.read(job, np.empty((len(job), *source.shape[1:]), source.dtype))
 
     def fill(self, job: Rows, samples: Samples, labels: Sequence[Labels], part: slice) -> int:
         rows = job[part]
@@ -494,7 +514,7 @@ class Loader:
 
         if reader.threads == 1:
             return [pool.submit(fill, slice(None))]
-        step = -(-len(job) // reader.threads)
+        step = -(-len(job) // min(reader.threads, _PARTS))
         return [pool.submit(fill, slice(first, first + step)) for first in range(0, len(job), step)]
 
     def _await(self, piece: _Piece) -> None:

@@ -100,7 +100,9 @@ class Input(Layer):
             "HALF_SAMPLES": int(site.sample_type == "float16"),
         }
         calls: list[KernelCall] = []
-        if site.augmented:
+        if not site.augmented:
+            arrays["NOT_FINITE"] = site.shared("not_finite")
+        else:
             arrays["AUGMENTATION"] = site.shared("augmentation")
             row = arrays["AUGMENTATION"].per_sample
             steps = (row - AUGMENTATION_WORDS) // POLICY_WORDS

@@ -64,7 +64,8 @@ class Entry(_End):
 
     def memory(self, slots: int) -> dict[str, tuple[int, int]]:
         """Return its buffers, with room for ``slots`` batches: (elements, elements for each sample)."""
-        sizes = {"samples": (0, -(-slots * self.sample_bytes // FLOAT32.itemsize)), "rows": (0, slots)}
+        samples = -(-slots * self.sample_bytes // FLOAT32.itemsize)
+        sizes = {"samples": (0, samples), "rows": (0, slots), "not_finite": (1, 0)}
         if self.augmented:
             sizes["augmentation"] = (0, AUGMENTATION_WORDS + POLICY_WORDS * self.policy_steps)
         return {self.buffer(kind): size for kind, size in sizes.items()}

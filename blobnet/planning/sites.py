@@ -82,7 +82,7 @@ def _memory(
                 return Array(name, 0, persistent=True)
             # A batch's rows say which of the samples it has, so these are not the batch's.
             buffer = entry.buffer(name)
-            return Array(buffer, 0, 0 if name == "samples" else entry.memory(1)[buffer][1], persistent=True)
+            return Array(buffer, *((0, 0) if name == "samples" else entry.memory(1)[buffer]), persistent=True)
         asked = Array(f"{vertex.name}/{name}", elements, per_sample, persistent=kind is ArrayKind.COMMON)
         found = known.setdefault(name, asked)
         if found != asked:

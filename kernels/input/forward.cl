@@ -1,5 +1,6 @@
 /*
- * Puts samples of any storage type into a blob, normalised: output = (sample - mean) / deviation, both per unit.
+ * Puts samples of any storage type into a blob, normalised: output = (sample - mean) / deviation, both per unit. It says
+ * whether one is not finite, for hosts that take longer to look at samples than a device does.
  *
  * Blobs:
  *   OUTPUT write
@@ -8,6 +9,7 @@
  *   ROWS       read  COUNT int32: which of SAMPLES
  *   MEAN       read  a unit
  *   DEVIATION  read  a unit
+ *   NOT_FINITE write 1 int32, set to 1 if a sample is not finite, and else left as it is
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -25,7 +27,8 @@
 #include "input/samples.h"
 
 __kernel void input_forward(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, samples), READ_ARRAY(int, rows),
-                            READ_ARRAY(mean_t, mean), READ_ARRAY(deviation_t, deviation), const int count)
+                            READ_ARRAY(mean_t, mean), READ_ARRAY(deviation_t, deviation),
+                            WRITE_ARRAY(int, not_finite), const int count)
 {
     const int n = (int)get_global_id(2) / GLOBAL_UNITS;
     const int z = (int)get_global_id(2) % GLOBAL_UNITS;
@@ -39,8 +42,11 @@ __kernel void input_forward(WRITE_BLOB(output), READ_ARRAY(SAMPLE_TYPE, samples)
     __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, 0, 0);
     for (int y = get_global_id(1); y < OUTPUT_UNIT_HEIGHT; y += GLOBAL_HEIGHT) {
         for (int x = get_global_id(0); x < OUTPUT_UNIT_WIDTH; x += GLOBAL_WIDTH) {
-            WRITE_VALUE(to, y * OUTPUT_UNIT_MEMORY_WIDTH + x,
-                        (SAMPLE(from, y * OUTPUT_UNIT_WIDTH + x) - shift) * scale);
+            const real_t sample = SAMPLE(from, y * OUTPUT_UNIT_WIDTH + x);
+            if (!isfinite(sample)) {
+                *ARRAY(not_finite) = 1;
+            }
+            WRITE_VALUE(to, y * OUTPUT_UNIT_MEMORY_WIDTH + x, (sample - shift) * scale);
         }
     }
 }

@@ -84,7 +84,7 @@ def test_what_is_always_there() -> None:
     assert buffers["samples"] == Buffer("samples", 0, sample_slots(request.tuning.model) * 4 // 4)
     assert buffers["parameters"].elements == request.parameters.elements
     few = allocate(request_for(chain(), training=False), []).buffers
-    assert set(few) == {"parameters", "samples", "rows", "step"}
+    assert set(few) == {"parameters", "samples", "rows", "not_finite", "step"}
 
 
 @pytest.mark.parametrize("shards", [1, 2])

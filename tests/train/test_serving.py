@@ -18,9 +18,11 @@ import pytest
 
 from blobnet import layers
 from blobnet.callbacks import Callback
+from blobnet.datasets import source
 from blobnet.device.device import Device
 from blobnet.device.discovery import DeviceInfo
 from blobnet.device.memory import Memory, PendingRead
+from blobnet.errors import DataError
 from blobnet.execution import inference
 from blobnet.execution.inference import BUCKETS, Evaluator
 from blobnet.launch.kernel_call import CONSTANT
@@ -190,6 +192,62 @@ def test_a_call_of_one_batch_needs_one_copy(device: Device, monkeypatch: pytest.
         several = model.predict(x, batch_size=8, device=gpu)
         assert fetches.count(True) >= 3
         assert np.array_equal(several, np.concatenate(found))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("float32", np.nan), ("float32", -np.inf), ("float16", np.inf), ("float64", 1e39)]
+)
+def test_a_gpu_sees_samples_that_are_not_finite(
+    device: Device, monkeypatch: pytest.MonkeyPatch, kind: str, value: float
+) -> None:
+    """The host looks at samples only where it has to say which one."""
+    as_gpu(monkeypatch, device)
+    gpu, model, (x, _) = Device(device.info), tiny_model(), digits(20)
+    x = x.astype(kind)
+    looked: list[int] = []
+    check = source.check_finite
+
+    def counted(values: Any, name: str, subject: str, rows: Any = None) -> None:
+        looked.append(len(values))
+        check(values, name, subject, rows)
+
+    monkeypatch.setattr(source, "check_finite", counted)
+    wanted = model.predict(x, batch_size=8, device=gpu)
+    assert not looked
+    hole = x.copy()
+    hole[13, 0, 2, 1] = value
+    place = r"x: x must hold finite float32 values\. .*Received index=\(13, 0, 2, 1\)"
+    with pytest.raises(DataError, match=place):
+        model.predict(hole, batch_size=8, device=gpu)
+    assert sum(looked) == 16  # The last batch is none that it had to look at.
+    with pytest.raises(DataError, match=place):
+        list(model.predict_batches(hole, batch_size=8, device=gpu))
+    looked.clear()
+    assert np.array_equal(model.predict(x, batch_size=8, device=gpu), wanted)
+    assert not looked
+    # What it met for another caller is no fault of these.
+    for evaluator in model._evaluators._kept.values():
+        evaluator.executor.write_array("not_finite", np.ones(1, np.int32))
+    assert np.array_equal(model.predict(x, batch_size=8, device=gpu), wanted)
+    assert sum(looked) == 20
+    looked.clear()
+    assert np.array_equal(model.predict(x, batch_size=8, device=gpu), wanted)
+    assert not looked
+
+
+def test_a_gpu_sees_which_input_is_not_finite(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_gpu(monkeypatch, device)
+    first, second = layers.Input(3, name="first")(), layers.Input(5, name="second")()
+    model = Model([first, second], layers.Dense(2)(first) + layers.Dense(2)(second))
+    x = {"first": np.ones((4, 3), np.float32), "second": np.ones((4, 5), np.float32)}
+    gpu = Device(device.info)
+    wanted = model.predict(x, device=gpu)
+    for name in x:
+        hole = {own: values.copy() for own, values in x.items()}
+        hole[name][2, 1] = np.nan
+        with pytest.raises(DataError, match=rf"{name}.*index=\(2, 1\)"):
+            model.predict(hole, device=gpu)
+    assert np.array_equal(model.predict(x, device=gpu), wanted)
 
 
 def test_an_error_leaves_the_others_right(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
