@@ -40,6 +40,8 @@ MAX_POSITION_SPLITS = 256
 _SHIFTS_PART = 8
 #: Weights that kernels load at once.
 _QUAD = 4
+#: The cost of the launch that adds up splits of a prediction: of one image it takes as long as many products do.
+_SUM_COST = 4 * LAUNCH_COST
 
 
 class Tiled(Implementation):
@@ -139,7 +141,8 @@ class Tiled(Implementation):
             (rows / splits + tile.overhead) * tile.cost(self.units, columns, operation.groups * splits, cores)
             for columns, rows in self._work
         )
-        return product + (LAUNCH_COST + results * (splits + 1) * VALUE_COST / cores if splits > 1 else 0)
+        launch = _SUM_COST if operation.keeps_weights else LAUNCH_COST
+        return product + (launch + results * (splits + 1) * VALUE_COST / cores if splits > 1 else 0)
 
     def calls(self) -> list[KernelCall]:
         operation, tile = self.operation, self.tile
