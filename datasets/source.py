@@ -80,7 +80,7 @@ class Source(ABC):
         return None
 
     def unchecked(self) -> Source:
-        """Return the same samples, whose values the caller checks; itself where :meth:`read` must do that."""
+        """Return the same samples without a check of their values; a source that must check returns itself."""
         return self
 
     def check(self, rows: Rows, samples: npt.NDArray[Any]) -> None:
@@ -128,7 +128,7 @@ class ArraySource(Source):
         self.is_quick = not isinstance(values, np.memmap)
         self._values = np.asarray(values)
         self._is_plain = self._values.flags.c_contiguous and self._values.dtype in (self.dtype, np.dtype(bool))
-        self._is_checked = has_labels
+        self._needs_check = not has_labels
 
     def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
         if self._is_plain:
@@ -137,12 +137,14 @@ class ArraySource(Source):
         else:
             with np.errstate(over="ignore"):  # What float32 cannot hold is found below.
                 np.copyto(out, self._values[rows], casting="unsafe")
-        if not self._is_checked:
+        if self._needs_check:
             check_finite(out, "x", self.subject, rows)
 
     def unchecked(self) -> ArraySource:
+        if not self.is_quick:  # A file that is not in memory yet takes longer to read than to check.
+            return self
         other = copy.copy(self)
-        other._is_checked = True
+        other._needs_check = False
         return other
 
     def lent(self, rows: Rows) -> npt.NDArray[Any] | None:
@@ -151,9 +153,9 @@ class ArraySource(Source):
         return self._values.view(self.dtype)[rows[0] : rows[0] + len(rows)]
 
     def check_all(self) -> None:
-        if self.is_quick and not self._is_checked:
+        if self.is_quick and self._needs_check:
             check_finite(self._values, "x", self.subject)
-            self._is_checked = True
+            self._needs_check = False
 
 
 class IndexedSource(Source):
@@ -224,6 +226,9 @@ class Part(Source):
 
     def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
         self._source.read(self._rows[rows], out)
+
+    def unchecked(self) -> Source:
+        return Part(self._source.unchecked(), self._rows)
 
     def order(self, rows: Rows, generator: np.random.Generator) -> Rows | None:
         return self._source.order(self._rows[rows], generator)
@@ -370,6 +375,9 @@ class UnitsFirst(Source):
         samples = np.empty((len(rows), *self._source.shape[1:]), self.dtype)
         self._source.read(rows, samples)
         np.copyto(out, samples.transpose(TO_FIRST))
+
+    def unchecked(self) -> Source:
+        return UnitsFirst(self._source.unchecked())
 
 
 class Restarted:

@@ -252,6 +252,7 @@ class Evaluator:
         #: What says that a sample was not finite, one for each input, and host memory for it that nobody uses.
         self._not_finite = [self.executor.buffers[entry.buffer("not_finite")] for entry in plan.request.entries]
         self._answers: deque[npt.NDArray[np.int32]] = deque()
+        self._was_met = False
 
     @classmethod
     def of(
@@ -276,8 +277,8 @@ class Evaluator:
         """Begins to predict: a function that waits for the last batch and gives what :meth:`predict` does.
 
         It may be called while another thread already has the evaluator. Each rank predicts some of the batches; all
-        must call the function, which gives all of them. A GPU sees by itself whether samples are finite, and the host
-        looks at them, for what to say, if one is not.
+        must call the function, which gives all of them. A GPU sees by itself whether samples in memory are finite: the
+        function tells of one that is not, after the last batch.
 
         Raises:
             DataError: a sample is not finite; so does the function.
@@ -297,6 +298,10 @@ class Evaluator:
 
         # NOTE: all ranks hear of a fault before any of them waits for others.
         looks = self.executor.device.info.is_host or world.size > 1
+        if self._was_met:  # The flags are cleared here, behind all that was to be read, and nowhere else.
+            self._was_met = False
+            for flag in self._not_finite:
+                self.executor.device.memory.fill_zero(flag, FLOAT32.itemsize)
         for arriving in self._arriving(reader if looks else reader.unchecked(), runs(own.stop, size, batches.start)):
             # The device works on this batch while the host takes the one before.
             if last is not None:
@@ -309,6 +314,7 @@ class Evaluator:
                 take(last)
             if has_met_fault is not None and has_met_fault():
                 reader.find_fault(runs(own.stop, size, batches.start))
+            self._note_overflow("predict", [values[own.start : own.stop] for values in result])
             for values in result:
                 world.complete(values, own)
             return result
@@ -320,7 +326,9 @@ class Evaluator:
         last = None
         for arriving in itertools.chain(self._arriving(reader, jobs), [None]):
             if last is not None:
-                yield self._unpacked(last)
+                outputs = self._unpacked(last)
+                self._note_overflow("predict", outputs)
+                yield outputs
                 self._results.append(last.memory)
             last = arriving
 
@@ -347,32 +355,29 @@ class Evaluator:
     def _ask_for_faults(self) -> Callable[[], bool]:
         """Begins to read whether the device has met samples that are not finite: a function that waits for that.
 
-        It may have met them for another caller.
+        It may have met them for a caller before this one.
         """
         memory = self.executor.device.memory
-        answers = self._answers.popleft() if self._answers else memory.host_memory(4 * len(self._not_finite)).view("i4")
-        readings = [memory.read_async(own, answers[i : i + 1]) for i, own in enumerate(self._not_finite)]
+        size = FLOAT32.itemsize * len(self._not_finite)
+        answers = self._answers.popleft() if self._answers else memory.host_memory(size).view(np.int32)
+        readings = [memory.read_async(flag, answers[i : i + 1]) for i, flag in enumerate(self._not_finite)]
 
         def found() -> bool:
             for reading in readings:
                 reading.values()
             is_found = bool(answers.any())
             self._answers.append(answers)
-            if is_found:
-                for own in self._not_finite:
-                    memory.fill_zero(own, 4)
+            self._was_met |= is_found
             return is_found
 
         return found
 
     def _unpacked(self, arriving: _Arriving) -> Outputs:
         count = arriving.samples
-        outputs = tuple(
+        return tuple(
             output.layout.data(reading.values(), count).reshape(count, *dimensions)
             for output, reading, dimensions in zip(self._outputs, arriving.readings, self._dimensions, strict=True)
         )
-        self._note_overflow("predict", outputs)
-        return outputs
 
     def _note_overflow(self, subject: str, results: Iterable[FloatArray]) -> None:
         """Warns where results are not finite, and what halves cannot hold may be why."""

@@ -36,8 +36,8 @@ _LABEL_BYTES = np.dtype(np.int32).itemsize
 _MIN_SHARED = 1 << 20
 #: Threads that gather; more than 8 do not make memory faster.
 _MAX_THREADS = min(8, os.cpu_count() or 1)
-#: Parts of a batch, each for a thread: with more, threads wait for one another and for the one that launches.
-_PARTS = 4
+#: Parts of a batch in memory, each for a thread: with more, threads wait for one another and for the one that launches.
+_QUICK_PARTS = 4
 #: Bytes that go to the device at a time when a whole data set does.
 _LOAD_BYTES = 1 << 25
 #: Seconds of work that may be on its way to a processor: who interrupts it waits so long.
@@ -76,12 +76,12 @@ class Reader(ABC):
         raise NotImplementedError
 
     def unchecked(self) -> Reader:
-        """Return a reader of the same batches that leaves it to the caller to check values; itself if it must not."""
+        """Return a reader of the same batches that does not check their values; one that must returns itself."""
         return self
 
     def find_fault(self, jobs: Iterable[Any]) -> None:
-        """Raises DataError for the first sample of some batches that is not finite, if there is one."""
-        raise NotImplementedError
+        """Raises DataError for the first sample of some batches that is not finite, which :meth:`fill` may not see."""
+        return
 
     @abstractmethod
     def fill(self, job: Any, samples: Samples, labels: Sequence[Labels], part: slice) -> int:
@@ -514,7 +514,7 @@ class Loader:
 
         if reader.threads == 1:
             return [pool.submit(fill, slice(None))]
-        step = -(-len(job) // min(reader.threads, _PARTS))
+        step = -(-len(job) // (min(reader.threads, _QUICK_PARTS) if reader.is_quick else reader.threads))
         return [pool.submit(fill, slice(first, first + step)) for first in range(0, len(job), step)]
 
     def _await(self, piece: _Piece) -> None:

@@ -9,7 +9,7 @@
  *   ROWS       read  COUNT int32: which of SAMPLES
  *   MEAN       read  a unit
  *   DEVIATION  read  a unit
- *   NOT_FINITE write 1 int32, set to 1 if a sample is not finite, and else left as it is
+ *   NOT_FINITE update 1 int32: 1 if a sample is not finite
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:

@@ -18,6 +18,7 @@ import pytest
 
 from blobnet import layers
 from blobnet.callbacks import Callback
+from blobnet.data.samples import sources_for
 from blobnet.datasets import source
 from blobnet.device.device import Device
 from blobnet.device.discovery import DeviceInfo
@@ -25,6 +26,7 @@ from blobnet.device.memory import Memory, PendingRead
 from blobnet.errors import DataError
 from blobnet.execution import inference
 from blobnet.execution.inference import BUCKETS, Evaluator
+from blobnet.execution.loader import IndexedReader
 from blobnet.launch.kernel_call import CONSTANT
 from blobnet.losses import CrossEntropy
 from blobnet.memory.blob import FloatArray
@@ -233,6 +235,61 @@ def test_a_gpu_sees_samples_that_are_not_finite(
     looked.clear()
     assert np.array_equal(model.predict(x, batch_size=8, device=gpu), wanted)
     assert not looked
+    # Parts of arrays and other axes are no more to look at.
+    model.predict(source.ArraySource(x, "x")[4:], batch_size=8, device=gpu)
+    assert not looked
+
+
+def test_a_gpu_loses_no_fault_of_one_of_two_callers(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one hears of its fault when the second one's batches are launched, and its flag not read yet."""
+    as_gpu(monkeypatch, device)
+    gpu, model, (x, _) = Device(device.info), tiny_model(), digits(20)
+    wanted = model.predict(x, batch_size=8, device=gpu)
+    (evaluator,) = model._evaluators._kept.values()
+    ask = Evaluator._ask_for_faults
+
+    def begin(place: int) -> Any:
+        hole = x.copy()
+        hole[place, 0, 0, 0] = np.nan
+        return evaluator.begin(IndexedReader(sources_for(model.graph, hole, "x")), len(x))
+
+    first = begin(3)
+
+    def between(self: Evaluator) -> Any:
+        monkeypatch.setattr(Evaluator, "_ask_for_faults", ask)
+        with pytest.raises(DataError, match=r"index=\(3, 0, 0, 0\)"):
+            first()
+        return ask(self)
+
+    monkeypatch.setattr(Evaluator, "_ask_for_faults", between)
+    second = begin(5)
+    with pytest.raises(DataError, match=r"index=\(5, 0, 0, 0\)"):
+        second()
+    assert np.array_equal(model.predict(x, batch_size=8, device=gpu), wanted)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_gpu_does_not_take_a_fault_for_an_overflow(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples that are not finite make answers that are not, and no warning that halves cannot hold them."""
+    as_gpu(monkeypatch, device)
+    gpu, model, (x, _) = Device(device.info), tiny_model(), digits(20)
+    x[2] = np.nan
+    with pytest.raises(DataError, match="x must hold finite float32 values"):
+        model.predict(x, batch_size=8, device=gpu, storage="float16")
+
+
+def test_files_are_looked_at_as_they_are_read(device: Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A mapped file takes longer to read than to look at: its fault is told of at once, on a GPU too."""
+    as_gpu(monkeypatch, device)
+    gpu, model, (x, _) = Device(device.info), tiny_model(), digits(20)
+    x[1, 0, 2, 2] = np.inf
+    np.save(tmp_path / "x.npy", x)
+    runs: list[int] = []
+    run = Evaluator._run
+    monkeypatch.setattr(Evaluator, "_run", lambda self, count: (runs.append(count), run(self, count))[1])
+    with pytest.raises(DataError, match=r"index=\(1, 0, 2, 2\)"):
+        model.predict(np.load(tmp_path / "x.npy", mmap_mode="r"), batch_size=4, device=gpu)
+    assert not runs
 
 
 def test_a_gpu_sees_which_input_is_not_finite(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
