@@ -229,7 +229,7 @@ INLINE void give_copied(__local signal_t *signal)
                      : "memory");
 }
 
-#if GATHERED
+#if SCATTERED
 #define SHOW_COPIED() __asm__ volatile("fence.proxy.async.shared::cta;" : : : "memory")
 #else
 #define SHOW_COPIED()

@@ -2,7 +2,7 @@
 
 A cell is 16 bytes: units of one position, side by side, of the type of products. Positions of all samples are one row,
 in which zeros right of a row are those left of the next one, so that a tap is the same cells from another position on.
-Blobs that have cells are read where they lie, if the zeros between positions do, else gathered cell by cell; blobs of
+Blobs that have cells are read where they lie, if the zeros between positions do, else copied cell by cell; blobs of
 numbers are packed into cells first.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from blobnet.hardware.device_model import HOPPER
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implementation
@@ -42,8 +42,8 @@ _MIN_RUNS, _STAGED_UNITS = 2, 32
 #: The cost of packing few cells, which wait for memory; and of a launch with much local memory, before and after which
 #: compute units divide theirs anew: with 35 of these mobilenet_v2 takes 0.58 ms for an image, without 0.40 (H200).
 _PACKING_COST, _DIVIDING_COST = 4 * LAUNCH_COST, 2 * LAUNCH_COST
-#: Units of a result in the smallest tile; products with phases side by side, over the fewest, that these are worth.
-_MIN_UNITS, _ZEROS = 32, 4 / 3
+#: Most products with phases side by side, in which some factors are zeros, as a multiple of the fewest.
+_ZEROS = 4 / 3
 #: Rows of a warp group's product, and its work-items.
 _GROUP_ROWS, _GROUP_ITEMS = 64, 128
 
@@ -156,16 +156,15 @@ class _Lists:
         cells: lists of a group.
         list, sample: cells from list to list, and from sample to sample.
         base: the cell of the first position.
-        is_packed: whether they are copied; else they lie in the blob that they are of.
-        is_gathered: whether that lies otherwise, and products copy its cells one by one.
+        way: they ``lie`` so in the blob, are ``scattered`` there, so that products copy them one by one, or ``packed``:
+            copied by a launch before.
     """
 
     cells: int
     list: int
     sample: int
     base: int
-    is_packed: bool
-    is_gathered: bool = False
+    way: Literal["lie", "scattered", "packed"]
 
 
 @dataclass(frozen=True)
@@ -226,11 +225,10 @@ def _window(operation: Operation, phase: Phase, folded: int) -> dict[str, Macro]
         (phase.vertical, operation.vertical, "Y", "HEIGHT", 1),
         (phase.horizontal, operation.horizontal, "X", "WIDTH", folded),
     )
-    for axis, window, y, height, beside in axes:
-        is_window = axis.beside > 1 or axis.filter_taps > window.kernel
-        facts[f"DILATION_{y}"] = window.dilation if is_window else 1
-        facts[f"WAY_{y}"] = axis.offset + window.padding[0] - axis.shift * axis.beside if is_window else 0
-        facts[f"KERNEL_{height}"] = window.kernel // beside
+    for axis, filters, y, height, of_units in axes:
+        facts[f"DILATION_{y}"] = filters.dilation if axis.is_window else 1
+        facts[f"WAY_{y}"] = axis.offset + filters.padding[0] - axis.shift * axis.beside if axis.is_window else 0
+        facts[f"KERNEL_{height}"] = filters.kernel // of_units
     return facts
 
 
@@ -280,7 +278,7 @@ class Cells(Tiled):
                 source = counted.lists[0]
                 apart = operation.groups * source.cells * source.list
                 places = [phase * apart for phase in range(self.source_phases)]
-                if source.is_gathered:
+                if source.way == "scattered":
                     pitch = operation.source.layout.width.memory
                     places = [y * pitch + x for y, x in product(self.rows.phases, self.places.phases)]
                 # Where taps reach further than a tile is long, a run of all takes much local memory, most of it for
@@ -296,9 +294,10 @@ class Cells(Tiled):
                 self.steps = _STAGES
                 if not self.of_weights:
                     self.steps = self.depth_steps * max(len(runs.taps) for runs in self.runs)
-                packed = max((lists.sample for lists in counted.lists if lists.is_packed), default=0)
+                packed = max((lists.sample for lists in counted.lists if lists.way == "packed"), default=0)
                 has_memory = operation.batch_size * _CELL_BYTES * packed <= _MAX_BYTES
-                self.fits = is_dense and has_memory and self.stages >= min(_MIN_STAGES, self.steps)
+                has_ways = is_dense or source.way == "scattered"
+                self.fits = has_ways and has_memory and self.stages >= min(_MIN_STAGES, self.steps)
                 if self.fits:
                     break
 
@@ -335,11 +334,12 @@ class Cells(Tiled):
             if lies and (not has_cells or (is_source and is_apart) or sample > blob.layout.plane_extent):
                 return None
             apart = blob.layout.unit_memory_elements, blob.layout.memory_elements
-            is_gathered = is_source and has_cells and not lies
-            is_packed = not (lies or is_gathered)
-            if is_packed:
+            way: Literal["lie", "scattered", "packed"] = "lie" if lies else "packed"
+            if is_source and has_cells and not lies:
+                way = "scattered"
+            if way == "packed":
                 apart = sample, (self.source_phases, 1)[number] * self.operation.groups * cells * sample
-            lists.append(_Lists(cells, *apart, base, is_packed, is_gathered))
+            lists.append(_Lists(cells, *apart, base, way))
         return _Positions(row, sample, tables, lists)
 
     def _memory(self, number: int) -> Array:
@@ -350,7 +350,7 @@ class Cells(Tiled):
     def _blob(self, number: int) -> Blob:
         """The blob that has them, of cells or of as many floats."""
         lists = self.counted.lists[number]
-        if not lists.is_packed:
+        if lists.way != "packed":
             return self.read[number]
         layout = BlobLayout.padded(Shape(lists.sample // lists.list, _CELL_FLOATS * lists.list))
         return Blob(self._memory(number).storage, layout, is_memory=True)
@@ -362,8 +362,9 @@ class Cells(Tiled):
         Stores of neighbours fill what memory writes at once, and fewer launches read the delta.
         """
         ways = [super().phases(operation), *operation.plain.phases_side_by_side]
+        least = min(tile.units for tile in TILES)
         products = [
-            sum(phase.taps for phase in way) * rounded_up(operation.units * way[0].beside, _MIN_UNITS) for way in ways
+            sum(phase.taps for phase in way) * rounded_up(operation.units * way[0].beside, least) for way in ways
         ]
         return next(
             way for way, count in reversed(list(zip(ways, products, strict=True))) if count <= _ZEROS * min(products)
@@ -457,11 +458,14 @@ class Cells(Tiled):
     @property
     def cost(self) -> float:
         operation = self.operation
-        packed = [
-            (blob, lists.sample) for blob, lists in zip(self.read, self.counted.lists, strict=True) if lists.is_packed
-        ]
-        moved = operation.batch_size * sum(blob.shape.elements + _CELL_FLOATS * cells for blob, cells in packed)
-        packing = len(packed) * _PACKING_COST + moved * VALUE_COST / operation.cores
+        both = [*zip(self.read, self.counted.lists, strict=True)]
+        packed = [(blob, lists.sample) for blob, lists in both if lists.way == "packed"]
+        moved = sum(blob.shape.elements + _CELL_FLOATS * cells for blob, cells in packed)
+        source = self.counted.lists[0]
+        if source.way == "scattered":  # Half of what memory gives for a cell is another's, for each block of units.
+            cells = operation.groups * source.cells * self.source_phases * self.counted.sample
+            moved += _CELL_FLOATS * cells * self.tile.count(self.units, 1)
+        packing = len(packed) * _PACKING_COST + operation.batch_size * moved * VALUE_COST / operation.cores
         return super().cost + packing + _DIVIDING_COST
 
     def _product_cost(self, splits: int) -> float:
@@ -513,7 +517,7 @@ class Cells(Tiled):
             "SOURCE_BASE": source.base,
             "SOURCE_STRIDE_Y": self.rows.stride,
             "SOURCE_STRIDE_X": self.places.stride,
-            "GATHERED": int(source.is_gathered),
+            "SCATTERED": int(source.way == "scattered"),
         }
 
     def _packed(self) -> list[KernelCall]:
@@ -527,7 +531,7 @@ class Cells(Tiled):
             phases["FIRST_PHASE_X"] = phase.horizontal.shift
         alone = dict.fromkeys(phases, 0) | dict.fromkeys(("STRIDE_Y", "STRIDE_X", "PHASES_X", "FOLDED"), 1)
         for number, (lists, ways) in enumerate(zip(self.counted.lists, (phases, alone), strict=False)):
-            if lists.is_packed:
+            if lists.way == "packed":
                 blob, rows = self.read[number], (len(self.rows.phases), 1)[number]
                 facts: dict[str, Any] = {
                     "SOURCE": blob,

@@ -74,7 +74,8 @@ class PhaseAxis:
 
     Result i reads, at the j-th of ``count`` taps, cell ``i * stride + shift + j * shift_step``; that tap is number
     ``first + j * step`` of the ``filter_taps`` of the filter. ``offset`` is the first result's place. Of ``beside``
-    phases side by side, a result is a block of as many cells, and what is here a filter the window that it reads.
+    phases side by side, a result is a block of as many cells, and what is here a filter the window that it reads
+    (``is_window``).
     """
 
     offset: int
@@ -87,6 +88,7 @@ class PhaseAxis:
     filter_taps: int
     stride: int = 1
     beside: int = 1
+    is_window: bool = False
 
     @classmethod
     def all(cls, axis: WindowAxis, size: int, *, backward: bool) -> Iterator[PhaseAxis]:
@@ -119,7 +121,7 @@ class PhaseAxis:
             shifts = [way // axis.stride for way in ways if way % axis.stride == 0]
             if min(shifts) >= -before and blocks - 1 + max(shifts) <= last + after:
                 count = max(shifts) - min(shifts) + 1
-                found.append(cls(-ahead, blocks, count, 0, 1, max(shifts), -1, count, beside=axis.stride))
+                found.append(cls(-ahead, blocks, count, 0, 1, max(shifts), -1, count, 1, axis.stride, True))
         return min(found, key=lambda item: item.count, default=None)
 
     def taps_inside(self, size: int) -> int:

@@ -38,7 +38,7 @@
  *   SAMPLE_POSITIONS  positions of a sample, zeros included
  *   ROW_POSITIONS     positions of a row
  *   SPAN              from the first tap to the last
- *   GATHERED          1: the source is a blob that is copied cell by cell, see cell_lists.h
+ *   SCATTERED         1: the source's cells are copied one by one, see cell_lists.h
  *   SOURCE_STRIDE_Y   from row to row of a run, in the source
  *   SOURCE_STRIDE_X
  *   SOURCE_BASE       the cell of the first position

@@ -32,15 +32,17 @@ INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __g
 }
 
 /*
- * The same of the source, from list `first_list` and cell `first` of a run on, which begins `place` cells after the lists.
+ * Begins to copy lists of the source, `first_list` and those after it, `length` cells of each: a run, from cell `first` of all
+ * samples on. The run's own first cell is `place` cells behind that of the lists.
  *
- * GATHERED, the source is a blob that does not lie so, and all work-items copy cell by cell what pack_cells.cl would make of it:
- * cell (y, x) of the run is cell (y * SOURCE_STRIDE_Y, x * SOURCE_STRIDE_X) after `place`, beyond the blob's planes it is 0. A warp
- * copies 32 positions of every GATHERED_LISTS-th list. Such a signal is given by all work-items too (SOURCE_GIVERS), and
- * expects no cells of these (EXPECTED).
+ * Where lists do not lie so in the source, which is a blob of cells then (SCATTERED), all work-items copy cell by cell what
+ * pack_cells.cl would have made of it. In the blob `place` is row * pitch + column, and cell (y, x) of the run is cell
+ * (y * SOURCE_STRIDE_Y + row, x * SOURCE_STRIDE_X + column), or 0 beyond a plane. A warp copies 32 cells of every
+ * SCATTERED_LISTS-th list: it knows their places for half of the lists, and twice as many warps have work. All work-items give
+ * such a signal too (SOURCE_GIVERS), which expects none of these cells (EXPECTED).
  */
-#if GATHERED
-#define GATHERED_LISTS 2
+#if SCATTERED
+#define SCATTERED_LISTS 2
 #define SOURCE_GIVERS ITEMS
 #define EXPECTED(cells) 0
 INLINE void copy_source(__local cell_t *to, const int rows, const int length, __global const cell_t *cells,
@@ -49,9 +51,9 @@ INLINE void copy_source(__local cell_t *to, const int rows, const int length, __
 {
     const int row = place / CELLS_UNIT_MEMORY_WIDTH;
     const int column = place % CELLS_UNIT_MEMORY_WIDTH;
-    const int parts = (length + WARP_ITEMS - 1) / WARP_ITEMS * GATHERED_LISTS;
+    const int parts = (length + WARP_ITEMS - 1) / WARP_ITEMS * SCATTERED_LISTS;
     for (int part = WARP; part < parts; part += ITEMS / WARP_ITEMS) {
-        const int i = part / GATHERED_LISTS * WARP_ITEMS + LANE;
+        const int i = part / SCATTERED_LISTS * WARP_ITEMS + LANE;
         const int n = (first + i) / SAMPLE_POSITIONS;
         const int at = (first + i) % SAMPLE_POSITIONS - SOURCE_BASE;
         const int y = at / ROW_POSITIONS * SOURCE_STRIDE_Y + row;
@@ -61,7 +63,7 @@ INLINE void copy_source(__local cell_t *to, const int rows, const int length, __
                                            + (CELLS_UNIT_MEMORY_HEIGHT_OFFSET + y) * CELLS_UNIT_MEMORY_WIDTH
                                            + CELLS_UNIT_MEMORY_WIDTH_OFFSET + x
                                      : 0;
-        for (int k = part % GATHERED_LISTS; k < rows && i < length; k += GATHERED_LISTS) {
+        for (int k = part % SCATTERED_LISTS; k < rows && i < length; k += SCATTERED_LISTS) {
             copy_cell(to + k * length + i,
                       cells + from + min(first_list + k, SOURCE_CELLS - 1) * (size_t)SOURCE_LIST, is_there);
         }

@@ -60,7 +60,7 @@ __constant int tap_table[][3] = TAP_TABLE;
 INLINE void copy_run(const int run, __global const cell_t *cells, __local cell_t *memory,
                      __local signal_t *signals, const int count)
 {
-    if (run < ALL_RUNS && (GATHERED || COPYING_ITEM < DEPTH_CELLS)) {
+    if (run < ALL_RUNS && (SCATTERED || COPYING_ITEM < DEPTH_CELLS)) {
         const int block = FIRST_STEP + run % TILE_RUNS / RUNS;
         const int first = FIRST_POSITION_OF(TILE_OF(run / TILE_RUNS)) + FIRST_CELL + run_table[run % RUNS][1];
 #if COPIES_AHEAD

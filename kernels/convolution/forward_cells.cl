@@ -25,7 +25,7 @@
  *   RUNS              runs of a block
  *   RUN_TABLE         place and first position of each run
  *   SPAN              positions of a run beyond a tile's
- *   GATHERED          1: the source is a blob that is copied cell by cell, see cell_lists.h
+ *   SCATTERED         1: the source's cells are copied one by one, see cell_lists.h
  *   SOURCE_STRIDE_Y   from row to row of a run, in the source
  *   SOURCE_STRIDE_X
  *   SOURCE_BASE       the cell of the first position

@@ -78,6 +78,8 @@ WHOLE: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "stride, of groups": (Conv2D(48, 3, stride=2, padding=1, groups=2, bias=False), Shape(32, 7, 8)),
     "stride of 3, dilated": (Conv2D(16, 3, stride=(3, 2), dilation=(2, 3), padding=(2, 1)), Shape(24, 11, 13)),
     "stride that goes as often as the filter is long": (Conv2D(16, 2, stride=2, bias=False), Shape(16, 6, 9)),
+    "stride over the filter": (Conv2D(16, (2, 1), stride=4, bias=False), Shape(16, 9, 13)),
+    "padding beyond the filter": (Conv2D(8, 2, padding=((3, 0), (0, 4)), bias=False), Shape(8, 3, 4)),
     "few input units": (Conv2D(16, 3, padding=1, bias=False), Shape(3, 6, 5)),
     "row": (Conv1D(16, 3, padding=1, bias=False), Shape(16, 9)),
 }
@@ -225,11 +227,11 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
         assert isinstance(item, cells.Cells)
         counted, source = item.counted, operation.source
         (lists, *_) = counted.lists
-        assert lists.is_packed == (not lies)
-        assert lists.is_gathered == (lies and operation.strides != (1, 1) and direction != BACKWARD_DATA)
+        is_strided = operation.strides != (1, 1) and direction != BACKWARD_DATA
+        assert lists.way == ("packed" if not lies else "scattered" if is_strided else "lie")
         apart = lists.cells * lists.list
         begins = [run * apart for run in range(item.source_phases)]
-        if lists.is_gathered:
+        if lists.way == "scattered":
             begins = [y * source.layout.width.memory + x for y, x in product(item.rows.phases, item.places.phases)]
         # What the cells of a sample are: numbers of the source's, or -1.
         found = np.full((item.source_phases, counted.sample), -1)
@@ -242,7 +244,7 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
                 at = lists.base + y // strides[0] * counted.row + x // strides[1]
                 assert found[run, at] == -1
                 found[run, at] = y * width + x
-        if not (lists.is_packed or lists.is_gathered):
+        if lists.way == "lie":
             layout = source.layout
             assert counted.sample <= layout.plane_extent
             assert lists.base == layout.height.before * layout.width.memory + layout.width.before
