@@ -40,7 +40,8 @@ MAX_POSITION_SPLITS = 256
 _SHIFTS_PART = 8
 #: Weights that kernels load at once.
 _QUAD = 4
-#: The cost of the launch that adds up splits of a prediction: of one image it takes as long as many products do.
+#: The cost of the launch that adds up splits of a prediction: of one image it takes 7 us (H200, docs/performance.md). Those of
+#: trainings cost LAUNCH_COST: there the device has more to do than the host.
 _SUM_COST = 4 * LAUNCH_COST
 
 
