@@ -73,9 +73,8 @@ class PhaseAxis:
     """A phase along one axis: its ``size`` results, the taps that these meet, and the source's cells that they read.
 
     Result i reads, at the j-th of ``count`` taps, cell ``i * stride + shift + j * shift_step``; that tap is number
-    ``first + j * step`` of the ``filter_taps`` of the filter. ``offset`` is the first result's place. Of ``beside``
-    phases side by side, a result is a block of as many cells, and what is here a filter the window that it reads
-    (``is_window``).
+    ``first + j * step`` of the ``filter_taps`` of the filter. ``offset`` is the first result's place. A result of
+    ``beside`` phases side by side is a block of as many cells, and the filter the window that it reads (``is_window``).
     """
 
     offset: int
@@ -110,8 +109,7 @@ class PhaseAxis:
     def side_by_side(cls, axis: WindowAxis, size: int) -> PhaseAxis | None:
         """All backward phases: blocks of ``stride`` cells, which read one window of the delta, part of it for nothing.
 
-        The first block begins before the first cell, as far as makes the window smallest. None where every window
-        reads beyond the halo.
+        The first block begins where the window is smallest. None where every window reads beyond the halo.
         """
         (before, after), last, found = axis.delta_halo(size), axis.output_size(size) - 1, []
         for ahead in range(axis.stride):
