@@ -40,8 +40,8 @@ MAX_POSITION_SPLITS = 256
 _SHIFTS_PART = 8
 #: Weights that kernels load at once.
 _QUAD = 4
-#: The cost of the launch that adds up splits of a prediction: of one image it takes 7 us (H200, docs/performance.md). Those of
-#: trainings cost LAUNCH_COST: there the device has more to do than the host.
+#: The cost of the launch that adds up splits of a prediction: for one image it takes 7 us (docs/performance.md).
+#: In a training it costs LAUNCH_COST: there the device has more to do than the host.
 _SUM_COST = 4 * LAUNCH_COST
 
 
