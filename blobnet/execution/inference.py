@@ -367,7 +367,8 @@ class Evaluator:
                 reading.values()
             is_found = bool(answers.any())
             self._answers.append(answers)
-            self._was_met |= is_found
+            if is_found:
+                self._was_met = True
             return is_found
 
         return found
