@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from blobnet.memory.windows import PhaseAxis
 
@@ -32,7 +33,7 @@ class SourceTaps:
         ways = [[divmod(read, stride)[::-1] for read in taps] for taps in reads]
         return cls(ways, -(-source // stride), max(axis.size for axis in axes), stride)
 
-    @property
+    @cached_property
     def shifts(self) -> range:
         """From the first to the last cell that a tap reads for result 0."""
         found = [shift for taps in self.ways for _, shift in taps] or [0]
@@ -48,7 +49,7 @@ class SourceTaps:
         """Cells side by side of a phase of the source, with the zeros that taps read: the fewest."""
         return max(self.data - min(0, self.shifts[0]), self.results + max(0, self.shifts[-1]))
 
-    @property
+    @cached_property
     def phases(self) -> range:
         """The source's phases from the first to the last that a tap reads."""
         used = {phase for taps in self.ways for phase, _ in taps} or {0}
