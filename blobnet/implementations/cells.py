@@ -218,7 +218,7 @@ def _runs(taps: Sequence[tuple[int, int, int]], columns: int, places: Sequence[i
 
 def _window(operation: Operation, phase: Phase, folded: int) -> dict[str, Macro]:
     """How the filter's taps lie in the packed weights (kernels/convolution/pack_weight_cells.cl)."""
-    taps = phase.vertical.filter_taps * phase.horizontal.filter_taps // folded
+    taps = phase.filter_taps // folded
     facts: dict[str, Macro] = {"FILTER_TAPS": taps, "TAPS": taps, "RESULT_CELL": operation.result.type.cell}
     facts["WINDOW_WIDTH"] = phase.horizontal.filter_taps // folded
     axes = (
@@ -262,8 +262,7 @@ class Cells(Tiled):
         #: Floats of the cells of a tap, for each unit.
         self.depth_rows = _CELL_FLOATS * self.depth_steps * self.depth_cells
         phases, (_, height, width) = self.phases(operation), operation.source.shape.axes
-        taps = phases[0].vertical.filter_taps * phases[0].horizontal.filter_taps
-        self.elements = operation.groups * taps // self.folded * self.depth_rows * self.unit_columns
+        self.elements = operation.groups * phases[0].filter_taps // self.folded * self.depth_rows * self.unit_columns
         self.rows = SourceTaps.of([phase.vertical for phase in phases], height)
         self.places = SourceTaps.of([phase.horizontal for phase in phases], width)
         if self.folded > 1:

@@ -37,6 +37,11 @@ class Phase:
         return self.vertical.count * self.horizontal.count
 
     @property
+    def filter_taps(self) -> int:
+        """Taps of the filter, or of the window that takes its place."""
+        return self.vertical.filter_taps * self.horizontal.filter_taps
+
+    @property
     def beside(self) -> int:
         """Cells of a result: of several phases side by side."""
         return self.vertical.beside * self.horizontal.beside
@@ -153,7 +158,7 @@ class Operation:
         horizontal = PhaseAxis.side_by_side(self.horizontal, self.result.shape.width)
         return Phase(vertical, horizontal) if vertical and horizontal else None
 
-    @property
+    @cached_property
     def phases_side_by_side(self) -> list[list[Phase]]:
         """Other ways to have the phases of backward data at a stride: those of a row side by side, or all of them."""
         if self.direction != BACKWARD_DATA or self.strides == (1, 1):

@@ -69,9 +69,8 @@ class Tiled(Implementation):
         #: Whether it makes the gradient of the weights, of which nothing is packed.
         self.of_weights = operation.direction == BACKWARD_WEIGHTS
         phase = self.phases(operation)[0]
-        axes = phase.vertical, phase.horizontal
         #: Units of a group: phases side by side have more.
-        self.units = operation.units * prod(axis.beside for axis in axes)
+        self.units = operation.units * phase.beside
         #: Whether the weights lie as packed ones would.
         self.in_place = self.takes_rows and not self.of_weights and self._lie_in_rows()
         #: Rows of zeros after the last tap: what there is to read beyond a depth that is not of whole tiles.
@@ -82,8 +81,7 @@ class Tiled(Implementation):
         #: Rows of a tap: whole tiles, unless that wastes too much.
         self.depth_rows = padded if depth >= 4 * tile.depth or not self.zero_rows else depth
         #: Values of the packed weights.
-        taps = prod(axis.filter_taps for axis in axes)
-        self.elements = operation.groups * (taps * self.depth_rows + self.zero_rows) * self.unit_columns
+        self.elements = operation.groups * (phase.filter_taps * self.depth_rows + self.zero_rows) * self.unit_columns
 
     @classmethod
     def phases(cls, operation: Operation) -> list[Phase]:

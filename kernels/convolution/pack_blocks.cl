@@ -37,11 +37,11 @@
  *   width  columns * rows of a tap, and one more, * groups
  */
 #include "blob.h"
+#include "convolution/block_taps.h"
 
 /* The way from a cell of the block to the place of filter cell 0 at tap j: tap * dilation, if there is such a tap. */
 #define WAY_Y(cell, j) ((cell) + PHASE_Y + PAD_TOP - (ROW_FIRST - (j)) * STRIDE_Y)
 #define WAY_X(cell, j) ((cell) + PHASE_X + PAD_LEFT - (COLUMN_FIRST - (j)) * STRIDE_X)
-#define IS_TAP(way, dilation, size) ((way) >= 0 && (way) % (dilation) == 0 && (way) / (dilation) < (size))
 
 __kernel void convolution_pack_blocks(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed))
 {
@@ -62,11 +62,9 @@ __kernel void convolution_pack_blocks(READ_ARRAY(weight_t, weight), WRITE_ARRAY(
     __global const weight_t *from =
         ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + row * DEPTH_STRIDE;
     for (int tap = 0; tap < TAPS_Y * TAPS_X; tap++) {
-        const int y = WAY_Y(column / BESIDE_X % BESIDE_Y, tap / TAPS_X);
-        const int x = WAY_X(column % BESIDE_X, tap % TAPS_X);
-        const bool there = unit < UNITS && row < DEPTH && IS_TAP(y, DILATION_Y, KERNEL_HEIGHT)
-                           && IS_TAP(x, DILATION_X, KERNEL_WIDTH);
-        to[tap * DEPTH_ROWS * UNIT_COLUMNS] =
-            there ? READ_VALUE(from, y / DILATION_Y * KERNEL_WIDTH + x / DILATION_X) : 0;
+        const int y = TAP_AT(WAY_Y(column / BESIDE_X % BESIDE_Y, tap / TAPS_X), DILATION_Y, KERNEL_HEIGHT);
+        const int x = TAP_AT(WAY_X(column % BESIDE_X, tap % TAPS_X), DILATION_X, KERNEL_WIDTH);
+        const bool there = unit < UNITS && row < DEPTH && y >= 0 && x >= 0;
+        to[tap * DEPTH_ROWS * UNIT_COLUMNS] = there ? READ_VALUE(from, y * KERNEL_WIDTH + x) : 0;
     }
 }

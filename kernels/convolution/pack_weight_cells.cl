@@ -48,10 +48,7 @@
 #include "combined.h"
 #define ITEMS 1
 #include "convolution/cell.h"
-
-/* The tap of a filter's axis at a place, DILATION apart; -1 if there is none. */
-#define TAP_AT(way, dilation, size) \
-    ((way) >= 0 && (way) % (dilation) == 0 && (way) / (dilation) < (size) ? (way) / (dilation) : -1)
+#include "convolution/block_taps.h"
 
 COMBINABLE void convolution_pack_weight_cells(
     READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed), const int groups, const int units,

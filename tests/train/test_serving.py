@@ -237,6 +237,8 @@ def test_a_gpu_sees_samples_that_are_not_finite(
     assert not looked
     # Parts of arrays and other axes are no more to look at.
     model.predict(source.ArraySource(x, "x")[4:], batch_size=8, device=gpu)
+    turned = source.UnitsFirst(source.ArraySource(np.ascontiguousarray(x.transpose(0, 2, 3, 1)), "x"))
+    assert np.array_equal(model.predict(turned, batch_size=8, device=gpu), wanted)
     assert not looked
 
 
