@@ -236,7 +236,7 @@ class _Sweep:
                 raise
             result = f"failed: {error}".rstrip(".")
         except BaseException:
-            study.tell(trial, state=states.FAIL)
+            study.tell(trial, state=states.FAIL, skip_if_finished=True)
             raise
         finally:
             self._remove_others()

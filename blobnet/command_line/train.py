@@ -124,9 +124,11 @@ class _CtrlC:
         for each in self._before:
             signal.signal(each, self._ask)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         for each, handler in self._before.items():
             signal.signal(each, handler)
+        if error is None and self.asked is not None:
+            raise self.asked  # It came after the last epoch's end.
 
     def _ask(self, number: int, _: object) -> None:
         waits = self._waits or (self.waits_first and self.asked is None)

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 import blobnet as bn
+from blobnet.callbacks.base import Callback
+from blobnet.command_line.train import _OutputFile
 from blobnet.errors import DataError
 from blobnet.files import atomic
 from blobnet.training.training_step import TrainingStep
@@ -232,6 +234,18 @@ def test_ctrl_c_that_python_loses_is_still_heard(run, net, monkeypatch) -> None:
     monkeypatch.setattr(TrainingStep, "update", update)
     result = run("train", net, "--dataset", "digits", "--epochs", 20)
     assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is net.h5 (in epoch 2, after step 30)"
+
+
+def test_ctrl_c_after_the_last_epoch_is_still_heard(run, net, monkeypatch) -> None:
+    """No step's end comes that it could wait for; a sweep would go on with its next trial."""
+
+    def interrupt(self: Callback, progress: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(_OutputFile, "end", interrupt)
+    result = run("train", net, "--dataset", "digits", "--epochs", 2)
+    assert result.status == 130
+    assert result.err.splitlines()[-1] == "interrupted; the last checkpoint is net.h5 (epoch 2)"
 
 
 def test_a_training_in_the_background_takes_no_ctrl_c(run, net) -> None:

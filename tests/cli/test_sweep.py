@@ -173,6 +173,23 @@ def test_ctrl_c_ends_with_the_best_so_far() -> None:
     assert ended >= 1
 
 
+def test_ctrl_c_right_after_a_trial_was_told(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial is complete, and stays so."""
+    tell = optuna.Study.tell
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        tell(*arguments, **options)
+        if not options:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(optuna.Study, "tell", interrupted)
+    done = sweep(run, 9)
+    assert done.status == 130
+    assert done.err.endswith("interrupted; the same command goes on with s.db\n")
+    assert [trial.state for trial in study().trials] == [optuna.trial.TrialState.COMPLETE]
+    assert [path.name for path in Path().glob("*.h5")] == ["s-sweep-0.h5"]
+
+
 @pytest.mark.parametrize(
     ("command", "status", "rule"),
     [
