@@ -96,6 +96,14 @@ def no_tunings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def tight_memory() -> Iterator[None]:
+    """Blobs of small networks take turns in memory as those of large ones do, and halos are cleared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("blobnet.planning.memory._CLEAR_BYTES", 0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_stored_plans() -> Iterator[None]:
     """What was planned before a test changed a part of blobnet is not what it runs."""
     from blobnet.planning import plan_cache

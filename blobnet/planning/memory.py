@@ -20,6 +20,8 @@ from blobnet.planning.sharding import result_sizes
 
 #: The most elements of a sample in a buffer, and of all parameters: kernels count them, with some to spare, in an int.
 MAX_ELEMENTS = 1 << 30
+#: Bytes that a launch less is worth, of those that clear halos.
+_CLEAR_BYTES = 2 << 20
 #: Words of the ``step`` array: seed (low, high), step number, and one to spare.
 STEP_WORDS = 4
 
@@ -195,11 +197,11 @@ def allocate(
     """
     found, count = occupants(calls, kept, last), request.batch_size
     slots = _share_buffers(found, request.reuse, count)
-    if not request.training:
-        # Launches that clear halos take time that one sample feels, and memory is no concern then.
-        apart = _share_buffers(found, request.reuse, count, keep_planes=True)
-        limit = request.parameters.type.itemsize * request.parameters.elements
-        slots = apart if _bytes(apart) - _bytes(slots) <= limit else slots
+    apart = _share_buffers(found, request.reuse, count, keep_planes=True)
+    # One sample feels each launch, and memory is no concern then.
+    limit = 0 if request.training else request.parameters.type.itemsize * request.parameters.elements
+    limit += _CLEAR_BYTES * sum(len(slot.to_clear()) for slot in slots)
+    slots = apart if _bytes(apart) - _bytes(slots) <= limit else slots
     cleared: dict[int, list[KernelCall]] = {}
     for item in (item for slot in slots for item in slot.to_clear()):
         assert item.blob is not None

@@ -77,6 +77,16 @@ def test_buffers_are_shared_in_turn_and_cleared_where_planes_change() -> None:
     assert all(apart.placed[name] == name for name in "abcd")
 
 
+@pytest.mark.parametrize(("worth", "clears"), [(0, 2), (1, 2), (1 << 20, 0)])
+def test_a_launch_less_is_worth_some_memory(monkeypatch: pytest.MonkeyPatch, worth: int, clears: int) -> None:
+    request = request_for(chain(), training=True, tuning=tuning_for("cpu"))
+    calls = copies(blob("a"), blob("b"), blob("c", LARGE))
+    monkeypatch.setattr("blobnet.planning.memory._CLEAR_BYTES", worth)
+    memory = allocate(request, calls)
+    assert len(memory.calls) == len(calls) + clears
+    assert memory.placed["c"] == ("a" if clears else "c")
+
+
 def test_what_is_always_there() -> None:
     request = request_for(chain(), training=True, augmented=True, sample_type="uint8", tuning=tuning_for("gpu"))
     buffers = allocate(request, []).buffers
