@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     own = shards // world.size
     at_once = counts_at_once(kind, own)[0]
     sums = sums_of(model.graph, table, steps, world, at_once=at_once)
-    settings, size = of_shards(sums, own), options.batch_size // shards * at_once
+    settings, size = of_shards(kind, sums, shards, own), options.batch_size // shards * at_once
     settings |= {"loss": loss, "training": training, "recompute": options.recompute}
     plan = make_plan(model.graph, size, tuning=tuning, parameters=table, **settings)
     title = f"{name}, {'training' if training else 'inference'}, batch {size}, kernels for a {kind.name}"
@@ -121,14 +121,12 @@ def _devices_text(
     beside = FLOAT32.itemsize * sum(sums.memory().values())
     yield f"{'sums':<20}{format_bytes(beside)} a device, beside the gradients"
     near = scaling.PROCESSES if kind.is_host else scaling.PROCESSES.behind(scaling.PAGE_LOCKED)
-    ways = [(near, sums.parts)]
-    if not kind.is_host:
-        ways.append((scaling.NCCL, (range(sums.elements),)))
-    for number, (inner, parts) in enumerate(ways):
+    ways = [near] if kind.is_host else [near, scaling.COPIES]
+    for number, inner in enumerate(ways):
         if number and on_a_host == count:
             exchanged = [scaling.at_once(sums, count, inner)]
         else:
-            exchanged = scaling.levels(sums, parts, count, on_a_host, inner, scaling.HOSTS)
+            exchanged = scaling.levels(sums, count, on_a_host, inner, scaling.HOSTS)
         if not number:
             sent = sum(level.bytes for level in exchanged)
             when = f"{counted(len(sums.parts), 'bucket')}, {'within' if len(sums.parts) > 1 else 'after'}"

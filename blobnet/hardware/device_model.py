@@ -144,6 +144,7 @@ class DeviceModel:
             ``fp32``; empty without any.
         matrix_unit: of a processor, which multiplies them: a name in MATRIX_UNITS; None without any.
         capability: NVIDIA's compute capability; None for others.
+        parts: the equal parts of the device of which this is one, see :meth:`part`.
         origins: where each fact comes from: ASSUMED, DRIVER, TABLE or MEASURED.
         tunables: by kernel, the values of tunables that are better on it than those for devices of its kind.
     """
@@ -173,6 +174,7 @@ class DeviceModel:
     tensor_types: tuple[str, ...]
     matrix_unit: str | None
     capability: tuple[int, int] | None
+    parts: int = 1
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     tunables: Mapping[str, Mapping[str, int]] = field(default_factory=dict, repr=False, hash=False)
 
@@ -180,6 +182,12 @@ class DeviceModel:
     def cores(self) -> int:
         """Work-groups that run side by side, where one fills a core."""
         return max(1, self.compute_units // self.units_of_core)
+
+    def part(self, parts: int) -> DeviceModel:
+        """The model of one of so many parts that work side by side: it has its share of the compute units alone."""
+        if parts == self.parts:
+            return self
+        return replace(self, compute_units=max(self.units_of_core, self.compute_units // parts), parts=parts)
 
     @property
     def prefers_32bit_addresses(self) -> bool:
@@ -206,7 +214,7 @@ class DeviceModel:
         return replace(self, **found, origins={**self.origins, **dict.fromkeys(found, MEASURED)})
 
 
-_FACTS = [item.name for item in fields(DeviceModel) if item.name not in ("origins", "tunables")]
+_FACTS = [item.name for item in fields(DeviceModel) if item.name not in ("parts", "origins", "tunables")]
 
 
 def model_of(answers: Answers) -> DeviceModel:

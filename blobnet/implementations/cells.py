@@ -438,7 +438,8 @@ class Cells(Tiled):
         run, step = self._cells
         cells = tile.staged_cells + runs * run + steps * step
         side_by_side = max(count for count in range(1, int(tile.busy) + 1) if count == 1 or cells <= _room(count))
-        most = operation.cores * side_by_side // (tile.count(self.units, 1) * operation.groups * self.splits)
+        places = operation.cores * operation.tuning.model.parts * side_by_side
+        most = places // (tile.count(self.units, 1) * operation.groups * self.splits)
         # With one work-group for all tiles of a block of units some cores would have none.
         return most if most > 1 else 0
 

@@ -19,9 +19,11 @@ Local = tuple[int, int, int]
 #: Work-items of a GPU that share the samples of a unit.
 _SAMPLE_SHARERS = 32
 #: Cells that planes have at least where one launch does all; values of a unit that a work-group of a GPU normalizes at
-#: most, its work-items, and those of them that share a plane; units for each core of a processor.
+#: most, its work-items, and those of them that share a plane; cells so few that a group is soon done with them; units
+#: for each core of a processor.
 _MIN_CELLS = 16
 _UNIT_VALUES, _UNIT_ITEMS, _CELL_SHARERS = 1 << 15, 512, 32
+_FEW_VALUES = 1 << 13
 _UNITS_OF_A_CORE = 4
 #: Work-items of a GPU that may share a plane, which programs know, and steps of each that adding up sums is worth.
 _PLANE_SHARERS, _MIN_STEPS = (8, 32, 128), 2
@@ -106,7 +108,7 @@ class BatchNorm(Layer):
         last = with_epilogue(
             cell_call("normalization/forward", label, blobs, site.tuning, arrays=arrays), site.epilogue
         )
-        if _by_units(site):
+        if _by_units(site, site.tuning.model.parts):
             own |= {"UNITS": source.layout.unit_count}
             call = _unit_call("normalization/forward_unit", label, site, blobs, {**made, **_affine(site)}, own)
             return [replace(with_epilogue(call, site.epilogue), again=last)]
@@ -233,16 +235,18 @@ def _in_place(site: LayerContext) -> dict[str, Macro]:
     return {"ACCUMULATE": int(site.accumulate[0]), "IN_PLACE": int(site.delta == site.input_deltas[0])}
 
 
-def _by_units(site: LayerContext) -> bool:
+def _by_units(site: LayerContext, shards: int = 1) -> bool:
     """Return True if one launch does all: a work-group reads its unit twice, the second time from a cache.
+
+    Of so many ``shards`` side by side a unit's values count together: forward passes over planes are faster there.
 
     NOTE: on a GPU it is launches that it saves, which cost a host more than such a pass a GPU (docs/many_devices.md).
     """
     model, layout = site.tuning.model, site.inputs[0].layout
-    values = site.batch_size * layout.plane_elements
+    values = shards * site.batch_size * layout.plane_elements
     if model.is_simt:
-        # Of cells there are fewer groups, which must leave no compute unit without one.
-        has_groups = site.inputs[0].type.cell == 1 or layout.unit_count >= model.cores
+        # Of cells there are fewer groups, which must leave no compute unit without one, unless they are done at once.
+        has_groups = site.inputs[0].type.cell == 1 or layout.unit_count >= model.cores or values <= _FEW_VALUES
         fits = group_size(model) >= _CELL_SHARERS and values <= _UNIT_VALUES and has_groups
     else:
         own_cache = model.caches[1] if len(model.caches) > 1 else 0

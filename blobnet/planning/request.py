@@ -21,6 +21,8 @@ class Request:
         graph: what to plan.
         batch_size: the most samples at once.
         at_once: shards of a step that these are, each of as many samples, which gradients and statistics stay apart of.
+        side_by_side: shards that a device is taken to compute at once when ways are chosen for each; how many it does
+            changes no way, and so no bit.
         loss: what to measure at the output, or at each of several outputs; training needs that.
         training: whether to plan the backward pass too.
         tuning: values for the kernels' tunables; each request has a copy of its own.
@@ -64,6 +66,7 @@ class Request:
     in_batches: bool = False
     statistics: range = range(0)
     at_once: int = 1
+    side_by_side: int = 1
 
     def __post_init__(self) -> None:
         if self.training and not self.loss:
@@ -73,7 +76,8 @@ class Request:
         # NOTE: the dataclass is frozen; so is what it is told to hold.
         object.__setattr__(self, "batch_size", check_count("plan", "batch_size", self.batch_size))
         object.__setattr__(self, "parameters", self.parameters or parameter_table(self.graph))
-        object.__setattr__(self, "tuning", replace(self.tuning or Tuning()))
+        tuning = self.tuning or Tuning()
+        object.__setattr__(self, "tuning", replace(tuning, model=tuning.model.part(self.side_by_side)))
         if self.training and self.parameters.type != FLOAT32:
             raise PlanError("parameters", "what is trained must be float32", type=self.parameters.type.name)
 

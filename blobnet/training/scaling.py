@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blobnet.memory.blob import FLOAT32
@@ -37,8 +36,7 @@ class Link:
 PROCESSES = Link("MPI on one host", 1.26e9, 5e-6, "measured, MPICH on two cores")
 #: From memory of an H200 to the host's and back.
 PAGE_LOCKED = Link("page-locked memory", 54e9, 10e-6, "measured, H200")
-#: NOTE: two ranks swapped 0.001 MB in 0.34 ms, 51 MB in 0.56 ms: a GPU takes turns between OpenCL and CUDA.
-NCCL = Link("NCCL over NVLink", 250e9, 0.34e-3, "measured, two H100s")
+COPIES = Link("copies over NVLink", 250e9, 0.1e-3, "measured, two H200s")
 HOSTS = Link("between hosts", 50e9, 20e-6, "on paper")
 
 
@@ -64,19 +62,18 @@ class Level:
         return self.messages * self.link.latency + self.bytes / self.link.bandwidth
 
 
-def levels(sums: Sums, parts: Sequence[range], ranks: int, on_a_host: int, near: Link, far: Link) -> list[Level]:
+def levels(sums: Sums, ranks: int, on_a_host: int, near: Link, far: Link) -> list[Level]:
     """The exchanges of a step's sums, of float32.
 
     Args:
         sums: what they are.
-        parts: of the gradients and statistics, which are exchanged by themselves.
         ranks: a power of two.
         on_a_host: so many of them, a power of two.
         near: between ranks of one host.
         far: between hosts.
     """
     found = []
-    trees = (exchanges(part, 0, ranks, whole=sums.goes_whole(part)) for part in parts)
+    trees = (exchanges(part, 0, ranks, whole=sums.goes_whole(part)) for part in sums.parts)
     for of_parts in zip(*trees, strict=True):
         size = FLOAT32.itemsize * sum(level.elements for level in of_parts)
         distance, messages = of_parts[0].partner, sum(level.messages for level in of_parts)
@@ -85,11 +82,13 @@ def levels(sums: Sums, parts: Sequence[range], ranks: int, on_a_host: int, near:
 
 
 def at_once(sums: Sums, ranks: int, link: Link) -> Level:
-    """The exchange of a step's sums by all ranks of a host at once, as through NCCL."""
-    part, sums = range(sums.elements), replace(sums, ranks=ranks)
-    messages = 1 if sums.goes_whole(part) else 2
-    size = messages * (ranks - 1) * len(sums.pieces(part)[0])
-    return Level(1, messages, FLOAT32.itemsize * size, link)
+    """The exchange of a step's sums by all ranks of a host at once, as GPUs copy from each other."""
+    sums = replace(sums, ranks=ranks)
+    messages = [1 if sums.goes_whole(part) else 2 for part in sums.parts]
+    size = sum(
+        count * (ranks - 1) * len(sums.pieces(part)[0]) for count, part in zip(messages, sums.parts, strict=True)
+    )
+    return Level(1, sum(messages), FLOAT32.itemsize * size, link)
 
 
 def efficiency(step: float, exchanged: list[Level]) -> float:

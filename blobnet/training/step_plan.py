@@ -46,6 +46,8 @@ class StepContext:
 
 #: Of one rank, on float32 samples.
 PLAIN = StepContext()
+#: Shards of a step that a GPU is taken to compute at once, where there are so many: those of eight that two GPUs have.
+_SIDE_BY_SIDE = 4
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def plan_step(device: Device, graph: Graph, settings: TrainingSettings, context:
         sums = sums_of(graph, table, settings, context.world, accumulate=accumulate, at_once=at_once)
         memory = memory_of(settings, table, sums, device.storage)
         state = FLOAT32.itemsize * sum(memory.values()) + (table.bytes if settings.average is not None else 0)
-        more = of_shards(sums, own, accumulate=accumulate)
+        more = of_shards(device.model, sums, shards, own, accumulate=accumulate)
         size, teacher = batch_size * at_once, None
         try:
             if settings.teacher is not None:
@@ -142,10 +144,14 @@ def counts_at_once(kind: DeviceModel, shards: int) -> list[int]:
     return [1] if kind.is_host else [shards >> halves for halves in range(shards.bit_length())]
 
 
-def of_shards(sums: Sums, shards: int, *, accumulate: bool = False) -> dict[str, Any]:
-    """What a plan of a process's shards is asked for with, where their sums are such: see Request."""
-    in_batches = accumulate or shards > sums.at_once
-    return {"statistics": sums.statistics, "in_batches": in_batches, "at_once": sums.at_once}
+def of_shards(kind: DeviceModel, sums: Sums, shards: int, own: int, *, accumulate: bool = False) -> dict[str, Any]:
+    """What a plan of a process's ``own`` shards is asked for with, where their sums are such: see Request."""
+    return {
+        "statistics": sums.statistics,
+        "in_batches": accumulate or own > sums.at_once,
+        "at_once": sums.at_once,
+        "side_by_side": 1 if kind.is_host else min(shards, _SIDE_BY_SIDE),
+    }
 
 
 def ways_to_fit(settings: TrainingSettings) -> list[tuple[int, bool]]:

@@ -22,6 +22,7 @@ from blobnet.optimizers import SGD, Adam
 from blobnet.planning import make_plan
 from blobnet.planning.report import Limits, report
 from blobnet.support.formatting import format_bytes
+from blobnet.training.scaling import COPIES
 from tests.kinds import tuning_for
 
 
@@ -441,15 +442,15 @@ def test_plan_of_many_gpus(run, two_devices) -> None:
     assert (result.status, result.err) == (0, "")
     elements = sum(-(-spec.elements // 16) * 16 for spec in lenet5().graph.named_parameters.values() if spec.trainable)
     # Within the host, then between hosts.
-    seconds = 0.34e-3 + 4 * elements / 250e9 + 20e-6 + 4 * elements / 50e9
+    seconds = COPIES.latency + 4 * elements / 250e9 + 20e-6 + 4 * elements / 50e9
     assert (
-        f"predicted           {1e3 * seconds:.3g} ms through NCCL over NVLink (measured, two H100s) and" in result.out
+        f"predicted           {1e3 * seconds:.3g} ms through copies over NVLink (measured, two H200s) and" in result.out
     )
     assert "ms through MPI on one host and page-locked memory (" in result.out
     # On one host all swap at once, here all of the gradients.
     result = run("plan", "lenet5", "--devices", 4, "--batch-size", 64, "--input-shape", "1,28,28")
-    seconds = 0.34e-3 + 3 * 4 * elements / 250e9
-    assert f"predicted           {1e3 * seconds:.3g} ms through NCCL over NVLink (" in result.out
+    seconds = COPIES.latency + 3 * 4 * elements / 250e9
+    assert f"predicted           {1e3 * seconds:.3g} ms through copies over NVLink (" in result.out
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from blobnet.training.settings import TrainingSettings
 from blobnet.training.step_plan import StepContext, counts_at_once
 from blobnet.training.training_step import TrainingStep
 from blobnet.training.weight_buffers import GRADIENT_SUM, statistics_of
-from tests.kinds import tuning_for
+from tests.kinds import as_gpu, tuning_for
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import tiny_model
 from tests.train.test_shards import RANK, SETTINGS, X, Y, check_that_a_later_shard_stops_the_step, plain_model
@@ -194,6 +194,43 @@ def test_a_gpu_computes_all_shards_at_once_that_fit() -> None:
     gpu, cpu = (tuning_for(kind).model for kind in ("gpu", "cpu"))
     assert [counts_at_once(gpu, shards) for shards in (1, 2, 8)] == [[1], [2, 1], [8, 4, 2, 1]]
     assert counts_at_once(cpu, 8) == [1]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_on_a_gpu_bits_do_not_depend_on_how_many(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    as_gpu(monkeypatch, device)
+    files = set()
+    for count in (1, 2, 8):
+        at_a_time(count, monkeypatch)
+        files.add(trained(tmp_path / f"{count}.h5", device, epochs=1, precision=precision))
+    assert len(files) == 1
+
+
+def ways(samples: int, **settings: Any) -> list[tuple[Any, ...]]:
+    """How each layer of a network is computed on a large GPU, without what counts samples."""
+    graph = models.resnet18((3, 64, 64)).graph
+    tuning = tuning_for("gpu", compute_units=132)
+    plan = make_plan(graph, samples, loss=CrossEntropy(), training=True, tuning=tuning, **settings)
+    return [(call.label, call.kernel, call.tunables, call.macros.get("SPLITS")) for _, call in plan.calls]
+
+
+def test_ways_are_those_of_shards_side_by_side() -> None:
+    """They are the same for one and for four at once, and like those of one batch of as many samples."""
+    of_four = ways(64, at_once=4, side_by_side=4)
+    assert ways(16, at_once=1, side_by_side=4) == of_four
+    splits = [sum("split_sum" in kernel for _, kernel, *_ in own) for own in (ways(64), of_four, ways(64, at_once=4))]
+    whole, four, alone = splits
+    assert 0 <= four - whole < alone - four
+
+
+def test_a_part_of_a_device_has_its_share_of_the_compute_units() -> None:
+    model = tuning_for("gpu", compute_units=10).model
+    part = model.part(4)
+    assert (part.compute_units, part.parts, part.part(4)) == (2, 4, part)
+    assert model.part(16).compute_units == 1
+    assert model.part(1) is model
 
 
 def test_where_memory_is_short_there_are_fewer(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
