@@ -27,6 +27,7 @@ def mpiexec(
     if choose(device.info.address).kind != device.info.kind:
         pytest.skip("simulated devices are of this process alone: ranks would find the one that lends itself")
     name = device.info.name if apart else device.info.address
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "BLOBNET_DEVICE": name}
+    places = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {**os.environ, "PYTHONPATH": places, "BLOBNET_DEVICE": name}
     command = [MPIEXEC, "-n", str(count), sys.executable, *map(str, arguments)]
     return subprocess.run(command, env=variables | TCP, capture_output=True, text=True, timeout=120, check=check)

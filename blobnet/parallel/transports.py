@@ -12,13 +12,15 @@ import numpy.typing as npt
 from blobnet.device.device import Device
 from blobnet.errors import DeviceError
 from blobnet.memory.blob import FLOAT32, FloatArray
+from blobnet.parallel.cuda import WITHOUT, Communicator, Place
 from blobnet.parallel.heartbeat import State
-from blobnet.parallel.nccl import WITHOUT, Communicator
 
-__all__ = ["Elements", "HostMemory", "Nccl", "Swap", "Transport"]
+__all__ = ["Copies", "Elements", "HostMemory", "Swap", "Transport"]
 
 #: Some elements of a device's buffer of float32.
 Elements: TypeAlias = tuple[Any, range]
+#: Waits for what was launched before and sends it; gives what waits for what others send.
+Begun: TypeAlias = Callable[[], Callable[[], None]]
 
 
 class Swap(NamedTuple):
@@ -40,13 +42,13 @@ class Transport:
 
     Attributes:
         name: what it is called.
-        in_buckets: whether elements should go a bucket at a time, while the device computes what belongs to the next.
         all_at_once: whether a rank should swap with all others at once, and not with one after the other.
+        adds: whether it has sums of its own: see :meth:`adding`.
     """
 
     name = "nothing"
-    in_buckets = True
     all_at_once = False
+    adds = True
 
     def allocate(self, device: Device, size: int) -> Any:
         """A buffer of at least so many bytes, all zero, whose elements can be swapped and added.
@@ -56,10 +58,11 @@ class Transport:
         """
         return device.memory.allocate(size)
 
-    def swapping(self, swaps: Sequence[Swap], device: Device, key: str) -> Callable[[], None]:
-        """Begin to send elements to other ranks after what is launched; return what waits and takes those they send.
+    def swapping(self, swaps: Sequence[Swap], device: Device, key: str) -> Begun:
+        """Begin to swap elements with other ranks, behind what is launched.
 
-        Launches that follow find these. All of them call it, each with as many to take as the other one gives.
+        Launches behind the end find those that came. All of them call it, each with as many to take as the other one
+        gives.
 
         Args:
             swaps: with each of them. Of several, those of all ranks come in an order in which ranks have each other at
@@ -69,8 +72,8 @@ class Transport:
         """
         raise NotImplementedError
 
-    def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
-        """Begin to sum elements over all ranks, in an order of its own; return what waits for the sums."""
+    def adding(self, device: Device, elements: Elements, key: str) -> Begun:
+        """Begin to sum elements over all ranks, in an order of its own, behind what is launched."""
         raise NotImplementedError
 
     def fill(self, device: Device, buffer: Any, own: range) -> None:
@@ -97,14 +100,15 @@ class HostMemory(Transport):
         self._mpi, self._all, self._doing = mpi, mpi.COMM_WORLD, doing
         self._memory: dict[str, npt.NDArray[np.float32]] = {}
 
-    def swapping(self, swaps: Sequence[Swap], device: Device, key: str) -> Callable[[], None]:
+    def swapping(self, swaps: Sequence[Swap], device: Device, key: str) -> Begun:
         begun = [self._swapping(swap, device, f"{key} {swap.partner}") for swap in swaps]
 
-        def finish() -> None:
+        def swap_all() -> Callable[[], None]:
             for each in begun:
                 each()
+            return _nothing
 
-        return finish
+        return swap_all
 
     def _swapping(self, both: Swap, device: Device, key: str) -> Callable[[], None]:
         partner, given, taken = both
@@ -133,27 +137,29 @@ class HostMemory(Transport):
 
         return finish
 
-    def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
+    def adding(self, device: Device, elements: Elements, key: str) -> Begun:
         buffer, own = elements
 
         def add(values: FloatArray) -> None:
             with self._doing("waits"):
                 self._all.Allreduce(self._mpi.IN_PLACE, values)
 
-        def add_there() -> None:
+        def add_there() -> Callable[[], None]:
             with device.memory.mapped(elements) as (values,):
                 add(values)
+            return _nothing
 
         if device.is_host:
             return add_there
         values = self._host(device, f"out {key}", len(own))
         reading = device.memory.read_async(buffer, values, FLOAT32.itemsize * own.start)
 
-        def finish() -> None:
+        def add_here() -> Callable[[], None]:
             add(reading.values())
             device.memory.write(buffer, values, FLOAT32.itemsize * own.start)
+            return _nothing
 
-        return finish
+        return add_here
 
     def fill(self, device: Device, buffer: Any, own: range) -> None:
         values = self._host(device, "filled", len(own) * self._all.Get_size())
@@ -171,12 +177,11 @@ class HostMemory(Transport):
         return memory[:elements]
 
 
-class Nccl(Transport):
-    """NCCL, from memory that OpenCL and CUDA share.
+class Copies(Transport):
+    """Copies from GPU to GPU by CUDA's driver, of memory that OpenCL and CUDA share.
 
-    NOTE: neither knows what the other has under way, so that the host waits in between. And a GPU does the work of one
-    of them at a time: it takes 0.35 ms for one to come to its turn while the other has nothing to do, 2 ms while it has
-    (measured on H100s), as long as 100 MB take. So all elements go at once, after the backward pass.
+    NOTE: neither knows what the other has under way, so that the host waits in between. Copies take no turns with what
+    a GPU computes, where NCCL's kernels would (docs/history/many_devices.md).
 
     Args:
         communicator: the ranks' devices.
@@ -184,14 +189,14 @@ class Nccl(Transport):
         doing: says what this rank does: see Heartbeat.
     """
 
-    in_buckets = False
+    name = "CUDA"
     all_at_once = True
+    adds = False
 
     def __init__(
         self, communicator: Communicator, host: Transport, doing: Callable[[State], AbstractContextManager[None]]
     ) -> None:
         self._communicator, self._host, self._doing = communicator, host, doing
-        self.name = f"NCCL {communicator.libraries.version}"
 
     def allocate(self, device: Device, size: int) -> Any:
         memory = self._communicator.allocate(size)
@@ -200,31 +205,31 @@ class Nccl(Transport):
         except DeviceError as error:
             raise error.with_hint(WITHOUT) from error
 
-    def swapping(self, swaps: Sequence[Swap], device: Device, key: str) -> Callable[[], None]:
+    def swapping(self, swaps: Sequence[Swap], device: Device, key: str) -> Begun:
         changed = device.queue.record_event()
+        places = [(swap.partner, _place(swap.given), _place(swap.taken)) for swap in swaps]
 
-        def finish() -> None:
+        def copy() -> Callable[[], None]:
             device.queue.synchronize(changed)
             with self._doing("waits"):
-                self._communicator.swap([(swap.partner, _place(swap.given), _place(swap.taken)) for swap in swaps])
+                finish = self._communicator.swap(places)
 
-        return finish
+            def wait() -> None:
+                with self._doing("waits"):
+                    finish()
 
-    def adding(self, device: Device, elements: Elements, key: str) -> Callable[[], None]:
-        changed = device.queue.record_event()
+            return wait
 
-        def finish() -> None:
-            device.queue.synchronize(changed)
-            with self._doing("waits"):
-                self._communicator.add(*_place(elements))
-
-        return finish
+        return copy
 
     def fill(self, device: Device, buffer: Any, own: range) -> None:
         self._host.fill(device, buffer, own)
 
 
-def _place(elements: Elements) -> tuple[int, int]:
-    """The address of the first one, and how many there are."""
+def _nothing() -> None:
+    """Everything has come."""
+
+
+def _place(elements: Elements) -> Place:
     buffer, own = elements
-    return buffer.memory.address + FLOAT32.itemsize * own.start, len(own)
+    return buffer.memory, FLOAT32.itemsize * own.start, FLOAT32.itemsize * len(own)

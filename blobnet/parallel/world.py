@@ -7,6 +7,7 @@ import ctypes
 import importlib
 import itertools
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -23,9 +24,9 @@ import numpy.typing as npt
 from blobnet.device.device import Device
 from blobnet.device.discovery import DeviceInfo, choose, devices
 from blobnet.errors import BlobnetError, OptionError, PlanError, counted, extra, first_few, warn
-from blobnet.parallel import mpiexec, nccl
+from blobnet.parallel import cuda, mpiexec
 from blobnet.parallel.heartbeat import ALONE_RULE, Heartbeat, State
-from blobnet.parallel.transports import HostMemory, Nccl, Transport
+from blobnet.parallel.transports import Copies, HostMemory, Transport
 from blobnet.support.at_exit import at_exit
 from blobnet.support.formatting import format_bytes
 from blobnet.support.interrupt import STATUS, TERMINATED, Terminated
@@ -228,9 +229,8 @@ class _MpiWorld(_OneRank):
         self._errors = self._all.Dup()
         self._host_memory = HostMemory(mpi, self.doing)
         self.transport: Transport = self._host_memory
-        #: The devices that NCCL has connected, by their UUIDs, and whether it was said that it is missing.
+        #: The devices that are connected, by their UUIDs, or would be if they could.
         self._connected: list[bytes] = []
-        self._is_told = False
         self._words: Callable[[], str] = str
         self._rescue: Callable[[], None] = lambda: None
         self._heartbeat = Heartbeat(self.rank, self._all.allgather, self._is_local, self._end_for, ends)
@@ -290,20 +290,24 @@ class _MpiWorld(_OneRank):
                 raise other
 
     def connect(self, device: Device) -> None:
-        uuid = (device.info.uuid if nccl.is_wanted() else None) or b""
-        every = self.gather((uuid, nccl.missing() if uuid else ""))
-        uuids, missing = [own for own, _ in every], [cause for _, cause in every if cause]
-        if not self._is_local or not all(uuids) or len(set(uuids)) < self.size or missing:
+        uuid = (device.info.uuid if cuda.is_wanted() else None) or b""
+        uuids = self.gather(uuid)
+        if not self._is_local or not all(uuids) or len(set(uuids)) < self.size:
             self.transport, self._connected = self._host_memory, []
-            if missing and self.is_first and not self._is_told:
-                self._is_told = True
-                rule = "it should be there for gradients to go from device to device, and not through the host"
-                warn("NCCL", rule, cause=missing[0], hint=nccl.INSTALL)
         elif uuids != self._connected:
-            name = self.broadcast(nccl.identifier() if self.is_first else b"")
-            with self.doing("waits"):
-                communicator = nccl.Communicator(self.rank, self.size, name, uuids[self.rank])
-            self.transport, self._connected = Nccl(communicator, self._host_memory, self.doing), uuids
+            others = [other for other in uuids if other != uuid]
+            hindered = next(filter(None, self.gather(cuda.missing() or cuda.out_of_reach(uuid, others))), "")
+            self.transport, self._connected = self._host_memory if hindered else self._copies(uuid), uuids
+            if hindered and self.is_first:
+                rule = "gradients should go from device to device, and go through the host"
+                warn("ranks", rule, cause=hindered, hint="BLOBNET_CUDA=0 says that they are to.")
+
+    def _copies(self, uuid: bytes) -> Copies:
+        """Return what copies between the ranks' devices; all must call it."""
+        name = self.broadcast(f"blobnet-{secrets.token_hex(16)}")
+        with self.doing("waits"):
+            communicator = cuda.Communicator(self.rank, self.size, name, uuid, lambda: self.gather(None))
+        return Copies(communicator, self._host_memory, self.doing)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

@@ -140,9 +140,12 @@ class Epoch:
         self._changed = self._samples
         # The loader is ahead of the steps.
         self.steps: Iterator[PlannedStep]
-        self.steps, ahead = itertools.tee(self._planned())
+        self.steps, ahead, self._following = itertools.tee(self._planned(), 3)
+        next(self._following, None)
         self._loaded = loader.batches(self._data.reader, self._jobs(ahead), self._change)
         self._last: Loaded | None = None
+        #: A run whose batch was brought ahead of it, and that batch.
+        self._fetched: tuple[Run, Loaded | None] | None = None
 
     def close(self) -> None:
         """Lets go of what is under way, which holds memory of the device."""
@@ -158,6 +161,10 @@ class Epoch:
         """
         if again:
             return self._last
+        if self._fetched is not None:
+            (fetched, loaded), self._fetched = self._fetched, None
+            assert fetched is run, "steps come one after the other"
+            return loaded
         if not (count := next(self._loaded, 0)):
             return None
         parts = run.places(place, count)
@@ -170,6 +177,16 @@ class Epoch:
         sums = self._step.weigh(self._loader.labels, weights, _side_by_side(parts))
         self._last = Loaded(count, parts[0].start, sums)
         return self._last
+
+    def fetch(self, place: int) -> None:
+        """Bring the batch of the next step's first run ahead of it, behind all launches of this step that see samples.
+
+        ``place`` is as for :meth:`load`. To be called in every step, or in none.
+        """
+        following = next(self._following, None)
+        if following is not None and following.runs:
+            run = following.runs[0]
+            self._fetched = run, self.load(run, place)
 
     @staticmethod
     def _rows_of(rows: EpochRows, parts: Sequence[slice]) -> list[FloatArray]:

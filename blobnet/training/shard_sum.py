@@ -61,10 +61,11 @@ def sums_of(
         sums = replace(sums, statistics=range(0))
     if world.size == 1:
         return sums
-    parts = parts_of(table, sums.elements) if world.transport.in_buckets else (range(sums.elements),)
-    is_ordered = settings.reduction == ORDERED
+    is_ordered = settings.reduction == ORDERED or not world.transport.adds
     ranks = world.size if is_ordered and world.transport.all_at_once else 0
-    return replace(sums, parts=parts, is_ordered=is_ordered, ranks=ranks)
+    sums = replace(sums, parts=parts_of(table, sums.elements), is_ordered=is_ordered, ranks=ranks)
+    # What comes for parts but the last one goes where their gradients were.
+    return sums if all(map(sums.has_room, sums.parts[:-1])) else replace(sums, parts=(range(sums.elements),))
 
 
 def parts_of(table: ParameterTable, elements: int) -> tuple[range, ...]:
@@ -240,14 +241,16 @@ class _Part:
         buffer = self._executor.buffers[GRADIENT_SUM]
         key = str(self._part.start)
         if not self._sums.is_ordered:
-            finish = transport.adding(device, (buffer, self._part), key)
+            begun = transport.adding(device, (buffer, self._part), key)
             yield
-            finish()
+            begun()()
             return
         for swaps, add in self._rounds:
             buffers = self._executor.buffers
             whole = [Swap(each.partner, (buffer, each.given), (buffers[each.storage], each.taken)) for each in swaps]
-            finish = transport.swapping(whole, device, key)
+            begun = transport.swapping(whole, device, key)
+            yield
+            finish = begun()
             yield
             finish()
             self._executor.launch(add, 0)
@@ -398,20 +401,22 @@ class ShardSum:
         executor, world, is_finite = self._executor, self._world, True
         weights, self._weights = self._weights, []
         if world.size > 1:
+            weights = world.gather_numbers(np.array(weights)).ravel().tolist()
+        executor.feed(SUM_SCALE, np.array([scale / (sum(weights) or 1.0), 1 / self._shards], np.float32))
+        if world.size > 1:
             reading = executor.device.memory.read_async(executor.buffers["totals"], self._own_totals)
             if not self._exchanging:
                 for part in self._parts[:-1]:
                     self._begin(part)
             self._begin(self._parts[-1])
-            while self._exchanging:
-                self._go_on()
-            every = world.gather_numbers(np.concatenate([weights, reading.values()]))
-            weights = every[:, : self._own].ravel().tolist()
-            self.totals = every[:, self._own :].astype(np.float32).ravel()
-            is_finite = bool(np.isfinite(every[:, self._own]).all())
+            self._go_on()  # What follows takes the host as long as the last part is on its way.
+            every = world.gather_numbers(reading.values().astype(np.float64))
+            self.totals = every.astype(np.float32).ravel()
+            is_finite = bool(np.isfinite(every[:, 0]).all())
             if not is_finite:
                 executor.device.memory.write(executor.buffers["totals"], np.full(1, np.nan, np.float32))
-        executor.feed(SUM_SCALE, np.array([scale / (sum(weights) or 1.0), 1 / self._shards], np.float32))
+            while self._exchanging:
+                self._go_on()
         self._launch(self._finish)
         return is_finite
 

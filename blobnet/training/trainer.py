@@ -19,12 +19,10 @@ import numpy as np
 from blobnet.callbacks import Callback
 from blobnet.device.memory import PendingRead
 from blobnet.errors import DataError, OptionError, TrainingError
-from blobnet.execution.executor import first_that_fits, plan_for
-from blobnet.execution.inference import Evaluator, LabelledData, head_name, measured_names, measurements
+from blobnet.execution.inference import measured_names, measurements
 from blobnet.execution.loader import Loader
 from blobnet.files.checkpoint import TrainingState
 from blobnet.memory.blob import FloatArray
-from blobnet.metrics.types import Metric
 from blobnet.network.ends import TOTALS
 from blobnet.parallel.world import World
 from blobnet.training.advice import BEYOND, DIVERGED, note_divergence, note_single_values
@@ -35,6 +33,7 @@ from blobnet.training.progress import Table, bar, shown
 from blobnet.training.resuming import note_rate
 from blobnet.training.steps import Steps
 from blobnet.training.training_step import TrainingStep, not_finite
+from blobnet.training.validation import Validation
 
 #: Seconds between two looks at the running metrics.
 DISPLAY_INTERVAL = 0.25
@@ -274,13 +273,11 @@ class Trainer:
         _tell(callbacks, "end", progress)
         keep(progress)
 
-    def _validation(self, data: TrainingData) -> _Validation | None:
+    def _validation(self, data: TrainingData) -> Validation | None:
         """Return what measures the held-out samples, if there are any: in the size of the model."""
-        return None if data.validation is None else _Validation(self.step, data.validation, data.metrics)
+        return None if data.validation is None else Validation(self.step, data.validation, data.metrics)
 
-    def _load(
-        self, data: TrainingData, validation: _Validation | None, *, verbose: bool
-    ) -> tuple[Loader, TrainingData]:
+    def _load(self, data: TrainingData, validation: Validation | None, *, verbose: bool) -> tuple[Loader, TrainingData]:
         """Put on the device what fits, and return what brings the rest, with the data in the size of the step."""
         loader, own = Loader(self.step.executor), data.of_graph(self.step.graph)
         if self.epoch < self.settings.epochs:
@@ -389,7 +386,7 @@ class Trainer:
         Returns:
             Whether there was one, and not the end of a stream.
         """
-        gradients, is_one_shard = self._gradients, self.settings.shards == 1
+        gradients, is_one_shard, rate = self._gradients, self.settings.shards == 1, self._next_rate()
         for number in range(self.step.sharpness.passes):
             if number:
                 self.step.sharpness.climb()
@@ -407,72 +404,19 @@ class Trainer:
             batches, samples = planned.of_all or (runs, samples)
             if not batches:
                 return False
+            if number == self.step.sharpness.passes - 1 and self.step.world.size > 1:
+                # Now, while devices compute: once ranks have exchanged their gradients, they have nothing to do.
+                epoch.fetch(self.samples + samples)
+                self.step.tell_rate(rate)
             is_finite = gradients.finish()
-        self.learning_rate = self._next_rate()
-        self.step.update(self.learning_rate)
+        self.learning_rate = rate
+        self.step.update(rate)
         self.batches, self.samples = self.batches + batches, self.samples + samples
         if not is_finite:
             self._check_losses(self.step.totals())
         if not is_one_shard:
             advance(samples)
         return True
-
-
-class _Validation:
-    """Measures held-out samples with the parameters that are trained, in the memory that training leaves free.
-
-    Args:
-        step: of the training.
-        data: what is held out.
-        metrics: what else to measure at each output.
-
-    Attributes:
-        names: in the history.
-        asked_for: those of ``metrics`` among them.
-    """
-
-    def __init__(self, step: TrainingStep, data: LabelledData, metrics: Sequence[Mapping[str, Metric]]) -> None:
-        self._step, self._data = step, data
-        self._metrics = metrics or ({},) * len(step.heads)
-        named = zip(step.heads, self._metrics, strict=True)
-        self.asked_for = [f"validation_{head_name(head, name)}" for head, own in named for name in own]
-        self.names = [*(f"validation_{name}" for name in measured_names(step.heads)), *self.asked_for]
-        self._evaluator = self._fitting()
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the plan on the device."""
-        return self._evaluator.plan.bytes()
-
-    def load(self, reserved: int, *, verbose: bool) -> None:
-        """Puts the samples on the device, if they fit beside ``reserved`` bytes."""
-        with bar("loading validation data", self._data.count, verbose) as shown:
-            self._evaluator.loader.keep(self._data.sources, reserved, shown.update, self._step.world)
-
-    def measure(self, *, verbose: bool) -> dict[str, float]:
-        """Measure, and return the values by their names in the history."""
-        world = self._step.world
-        with world.propagate_errors("validation"), bar("validation", self._data.count, verbose) as shown:
-            weights = self._step.loss_weights
-            finish = self._evaluator.measure(self._data, weights, self._metrics, world, shown.update)
-        return {f"validation_{name}": value for name, value in finish().items()}
-
-    def _fitting(self) -> Evaluator:
-        """One for batches as large as those of training, or as large as there is room for."""
-        step, info = self._step, self._step.device.info
-        room = info.memory, info.largest_allocation, step.bytes
-        settings: dict[str, Any] = {"loss": step.losses, "sample_type": self._data.reader.sample_types}
-        settings["parameters"] = step.parameters.table
-        graph = self._data.graph
-        plan = plan_for(step.device, graph, step.batch_size, **settings)
-        most = step.batch_size if plan.fits(*room) else max(1, plan.largest_batch(*room))
-        sizes = [most >> halves for halves in range(most.bit_length())]
-
-        def evaluator(size: int) -> Evaluator:
-            own = plan if size == plan.batch_size else plan_for(step.device, graph, size, **settings)
-            return Evaluator(step.device, own, step.result, debug=step.executor.debug)
-
-        return first_that_fits(step.device, sizes, evaluator)
 
 
 def _tell(callbacks: Sequence[Callback], event: str, progress: Progress) -> None:

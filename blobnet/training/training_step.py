@@ -127,6 +127,7 @@ class TrainingStep:
         self._is_over = False
         #: The number of the step that launches have been told last.
         self._told: int | None = None
+        self._told_rate: tuple[int, float] | None = None
 
     @property
     def batch_size(self) -> int:
@@ -248,14 +249,14 @@ class TrainingStep:
 
     def _gatherings(self, phase: str) -> list[tuple[int, Callable[[], None]]]:
         """Return behind how many launches of a phase ranks give each other what their shards have left, and how."""
-        calls = enumerate(self.plan.phase(phase))
-        return [(number, partial(self._gather, call.arrays[call.gathers])) for number, call in calls if call.gathers]
 
-    def _gather(self, array: Array) -> None:
-        """Brings what the shards of other ranks have left in an array, each its part."""
-        size = array.elements // self.settings.shards
-        own = range(self.own_shards.start * size, self.own_shards.stop * size)
-        self.world.transport.fill(self.device, self.executor.buffers[array.storage], own)
+        def gather(array: Array) -> None:
+            size = array.elements // self.settings.shards
+            own = range(self.own_shards.start * size, self.own_shards.stop * size)
+            self.world.transport.fill(self.device, self.executor.buffers[array.storage], own)
+
+        calls = enumerate(self.plan.phase(phase))
+        return [(number, partial(gather, call.arrays[call.gathers])) for number, call in calls if call.gathers]
 
     def _losses(self, executor: Executor, batch: Batch) -> list[Launch]:
         """Return the launches of an executor for the losses of a batch."""
@@ -264,14 +265,20 @@ class TrainingStep:
         in_all = executor.launches("loss", batch) if len(self.heads) > 1 else []
         return [*itertools.chain.from_iterable(of_heads), *in_all]
 
-    def update(self, learning_rate: float) -> None:
-        """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
-        self.sharpness.descend()
-        table = self.parameters.table
+    def tell_rate(self, learning_rate: float) -> None:
+        """Tells launches the learning rate of this step, and what else depends on its number, once."""
+        if self._told_rate == (self.number, learning_rate):
+            return
+        self._told_rate, table = (self.number, learning_rate), self.parameters.table
         self.executor.feed(HYPERPARAMETERS, self.settings.optimizer.hyperparameters(table, self.number, learning_rate))
         if self.settings.average is not None:
             rate = average_rate(self.number, self.settings.average)
             self.executor.feed(AVERAGE_RATE, np.array([rate], np.float32))
+
+    def update(self, learning_rate: float) -> None:
+        """One step of the optimizer along the gradients; none once a loss was not finite (see :meth:`read_totals`)."""
+        self.tell_rate(learning_rate)
+        self.sharpness.descend()
         self.executor.launch(self._update, 0)
         for parameters in {self.parameters, self.result}:
             parameters.changed(only_trained=True)

@@ -25,7 +25,7 @@ SQUARES = "squares of parameters"
 #: Bytes at most that ranks send each other whole, which takes one message at each level in place of two.
 WHOLE = 1 << 20
 #: The same where they swap with all others at once, for what a rank then sends more than if each added a piece.
-WHOLE_AT_ONCE = 64 << 20
+WHOLE_AT_ONCE = 24 << 20
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ class Sums:
     def goes_whole(self, part: range) -> bool:
         """Return True if ranks send each other all of a part, small as it is, and not pieces of it and then sums."""
         if self.ranks:
+            if self.ranks > 2 and part != self.parts[-1]:
+                return False  # What comes goes where its gradients were, while others are still made.
             more = (self.ranks - 1) - 2 * (self.ranks - 1) / self.ranks
             return FLOAT32.itemsize * len(part) * more <= WHOLE_AT_ONCE
         return FLOAT32.itemsize * len(part) <= WHOLE and part.stop <= self.gradients
@@ -110,11 +112,11 @@ class Sums:
 
     def received_in(self, part: range) -> tuple[str, int]:
         """The storage for what comes for a part, and where in it: in place of its gradients, if there is room."""
-        return (
-            ("gradients", part.start)
-            if part.start + self.room(part) <= self.gradients
-            else (GRADIENT_SUM, self.elements)
-        )
+        return ("gradients", part.start) if self.has_room(part) else (GRADIENT_SUM, self.elements)
+
+    def has_room(self, part: range) -> bool:
+        """Return True if what comes for a part fits in place of its gradients."""
+        return self.room(part) <= min(len(part), self.gradients - part.start)
 
     def array_of(self, number: int) -> Array:
         return array_of(GRADIENT_SUM, self.gradients, number * self.elements)

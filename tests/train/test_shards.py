@@ -51,7 +51,7 @@ from tests.train.test_shards import SETTINGS, X, Y
 
 shard_sum.BUCKET, weight_buffers.WHOLE = int(sys.argv[4]), int(sys.argv[5])
 if sys.argv[6:]:
-    HostMemory.all_at_once, HostMemory.in_buckets, weight_buffers.WHOLE_AT_ONCE = True, False, int(sys.argv[6])
+    HostMemory.all_at_once, weight_buffers.WHOLE_AT_ONCE = True, int(sys.argv[6])
 callback = Checkpoint(sys.argv[1], every_steps=4)
 tiny_model().fit(X, Y, callbacks=callback, verbose=False, shards=int(sys.argv[2]), reduction=sys.argv[3], **SETTINGS)
 """
@@ -148,9 +148,9 @@ def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path
     for count, bucket, whole in ((2, 1000, 0), (4, 300, 700)):
         assert ranks(count, device, tmp_path / f"{count}.h5", 4, "ordered", bucket, whole) == ""
         assert (tmp_path / f"{count}.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
-    # As NCCL swaps, each rank with all others at once: pieces, or all.
-    for count, at_once in ((4, 0), (4, 1 << 30)):
-        assert ranks(count, device, tmp_path / "once.h5", 4, "ordered", 1000, 0, at_once) == ""
+    # As GPUs copy, each rank from all others at once: pieces, or all; in one bucket and in several.
+    for count, bucket, at_once in ((4, 1000, 0), (4, 1 << 30, 1 << 30), (2, 1000, 0), (4, 1000, 1 << 30)):
+        assert ranks(count, device, tmp_path / "once.h5", 4, "ordered", bucket, 0, at_once) == ""
         assert (tmp_path / "once.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
     # In an order of MPI's the same but for rounding.
     assert ranks(2, device, tmp_path / "fast.h5", 4, "fast", 1000, 0) == ""
@@ -430,8 +430,11 @@ def test_buckets_are_parts_from_the_end_on(monkeypatch: pytest.MonkeyPatch) -> N
         range(second),
         range(plain, table.trainable_elements + 32),
     )
-    world.transport = SimpleNamespace(in_buckets=False, all_at_once=False)
-    assert sums_of(graph, table, TrainingSettings(shards=4), world).parts == (range(table.trainable_elements + 32),)
+    world.transport = SimpleNamespace(all_at_once=True, adds=True)
+    assert len(sums_of(graph, table, TrainingSettings(shards=4), world).parts) == 3
+    # What comes from so many ranks has no room where the gradients of such a bucket were.
+    world.size = 64
+    assert sums_of(graph, table, TrainingSettings(shards=64), world).parts == (range(table.trainable_elements + 32),)
 
 
 @pytest.mark.parametrize("whole", [False, True])
