@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import mmap
 import os
 import re
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -28,69 +28,12 @@ from blobnet.model import load
 from blobnet.parallel import cuda
 from blobnet.parallel.transports import Copies, Transport
 from blobnet.parallel.world import _MpiWorld
+from tests.host_cuda import Memories
 from tests.ranks import mpiexec, needs_mpi
 from tests.tiny import tiny_model
 from tests.train.test_shards import RANK, SETTINGS, X, Y
 
 UUID, OTHER = b"a" * 16, b"b" * 16
-
-
-class Memories:
-    """CUDA's driver, as far as memory goes, of which each piece is a file that all may map."""
-
-    def __init__(self) -> None:
-        self.files: dict[int, int] = {}
-        self.maps: dict[int, mmap.mmap] = {}
-        self.lock = threading.Lock()
-        self.looks = 0
-        #: The address that a thread has asked for, which is known once there is a map.
-        self.own = threading.local()
-
-    def cuGetErrorString(self, code: int, text: Any) -> int:  # noqa: N802
-        text._obj.value = b"out of memory"
-        return 0
-
-    def cuMemGetAllocationGranularity(self, unit: Any, *_: Any) -> int:  # noqa: N802
-        unit._obj.value = mmap.PAGESIZE
-        return 0
-
-    def cuMemCreate(self, handle: Any, size: int, *_: Any) -> int:  # noqa: N802
-        file = os.memfd_create("memory")
-        os.ftruncate(file, size)
-        return self.cuMemImportFromShareableHandle(handle, file, 1)
-
-    def cuMemImportFromShareableHandle(self, handle: Any, file: int, kind: int) -> int:  # noqa: N802
-        with self.lock:
-            handle._obj.value = 7 + len(self.files)
-            self.files[handle._obj.value] = os.dup(file)
-        return 0
-
-    def cuMemExportToShareableHandle(self, file: Any, handle: int, *_: Any) -> int:  # noqa: N802
-        file._obj.value = os.dup(self.files[handle])
-        return 0
-
-    def cuMemAddressReserve(self, address: Any, size: int, *_: Any) -> int:  # noqa: N802
-        self.own.address = address._obj
-        return 0
-
-    def cuMemMap(self, address: Any, size: int, offset: int, handle: Any, flags: int) -> int:  # noqa: N802
-        mapped = mmap.mmap(self.files[getattr(handle, "value", handle)], size)
-        self.own.address.value = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-        self.maps[self.own.address.value] = mapped
-        return 0
-
-    def cuMemcpyDtoDAsync_v2(self, target: int, source: int, size: int, stream: Any) -> int:  # noqa: N802
-        ctypes.memmove(target, source, size)
-        return 0
-
-    def cuStreamQuery(self, stream: Any) -> int:  # noqa: N802
-        self.looks += 1
-        return 600 if self.looks % 3 else 0
-
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        if not name.startswith("cu"):
-            raise AttributeError(name)
-        return lambda *_: 0
 
 
 class ThreeDevices(cuda.Driver):
@@ -322,6 +265,34 @@ def test_a_processors_elements_are_where_they_are(device: Device) -> None:
         assert (own.tolist(), none.size) == ([3, 4, 5], 0)
         own[...] = 7
     assert device.memory.read(buffer, 10).tolist() == [0, 1, 2, 7, 7, 7, 6, 7, 8, 9]
+
+
+#: What ranks on a processor run to take it for as many GPUs.
+PRETENDED = f"""
+import sys
+from blobnet.training import shard_sum
+from tests import host_cuda
+host_cuda.pretend()
+{RANK}
+from blobnet.parallel.world import World
+print(World.current().transport.name)
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize(("ranks", "shards", "bucket"), [(2, 4, 1 << 30), (2, 4, 1000), (4, 4, 1000), (2, 2, 1000)])
+def test_ranks_that_copy_write_the_file_of_one(
+    device: Device, tmp_path: Path, ranks: int, shards: int, bucket: int
+) -> None:
+    """In one bucket and in several, which are on their way while the backward pass goes on."""
+    if not device.is_host or not sys.platform.startswith("linux"):
+        pytest.skip("for processors, on Linux")
+    alone = tiny_model()
+    callback = Checkpoint(tmp_path / "1.h5", every_steps=4)
+    alone.fit(X, Y, device=device, verbose=False, shards=shards, callbacks=callback, **SETTINGS)
+    more = tmp_path / "more.h5", shards, "ordered", bucket, 0
+    assert mpiexec(ranks, device, "-c", PRETENDED, *more, check=True).stdout == ranks * "CUDA\n"
+    assert (tmp_path / "more.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
 
 
 @needs_mpi
