@@ -213,6 +213,24 @@ def test_cells_must_save_more_than_they_cost() -> None:
     assert has_cells(1 << 10)
 
 
+@pytest.mark.parametrize(("count", "units", "launches"), [(8, 16, 2), (128, 16, 6), (128, 2048, 2), (512, 2048, 6)])
+def test_one_launch_normalizes_few_cells_or_many_units(
+    count: int, units: int, launches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 16 units there are two groups, which 132 compute units do not wait long for where a unit has 8 * 28 * 28 cells."""
+    tuning = tuning_for(
+        "gpu", compute_units=132, capability=(9, 0), precision="bf16", storage=BFLOAT16, group_size=1024
+    )
+    monkeypatch.setattr(settling, "_cost", prefer_cells)
+    side = 28 if units == 16 else 14
+    images = layers.Input(8, side, side)()
+    norm = layers.BatchNorm()(layers.Conv2D(units, 3, padding=1)(images))
+    graph = Model(images, layers.GlobalAveragePool()(layers.Conv2D(64, 3, padding=1)(norm))).graph
+    made = make_plan(graph, count, tuning=replace(tuning, cells=BFLOAT16_CELLS), training=True, loss=CrossEntropy())
+    assert made.outputs["batchnorm_1"].type.cell == 8
+    assert sum(call.kernel.startswith("normalization/") for _, call in made.calls) == launches
+
+
 def test_ways_that_are_broken_are_none(takes: Callable[[StorageType | None], Device]) -> None:
     """Where a driver builds no products of cells, blobs have numbers, and products are others."""
     tuning = takes(BFLOAT16_CELLS).at("bf16").tuning

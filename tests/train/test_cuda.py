@@ -279,6 +279,7 @@ print(World.current().transport.name)
 """
 
 
+@pytest.mark.long
 @needs_mpi
 @pytest.mark.parametrize(("ranks", "shards", "bucket"), [(2, 4, 1 << 30), (2, 4, 1000), (4, 4, 1000), (2, 2, 1000)])
 def test_ranks_that_copy_write_the_file_of_one(
