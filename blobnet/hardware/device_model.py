@@ -187,6 +187,7 @@ class DeviceModel:
         """The model of one of so many parts that work side by side: it has its share of the compute units alone."""
         if parts == self.parts:
             return self
+        assert self.parts == 1, "parts are those of a whole device"
         return replace(self, compute_units=max(self.units_of_core, self.compute_units // parts), parts=parts)
 
     @property

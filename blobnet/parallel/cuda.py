@@ -168,7 +168,10 @@ def is_wanted() -> bool:
 
 def out_of_reach(own: bytes, others: Sequence[bytes]) -> str:
     """Return why a device, by its UUID, cannot copy from the memory of one of the others; empty if it can."""
-    numbers = find().devices()
+    try:
+        numbers = find().devices()
+    except DeviceError as error:
+        return str(error)
     unknown = [uuid.hex() for uuid in (own, *others) if uuid not in numbers]
     if unknown:
         return f"CUDA does not find {unknown[0]}; is CUDA_VISIBLE_DEVICES set?"
@@ -232,7 +235,7 @@ class _Link:
     def give(self, memory: Memory, first: int) -> None:
         """Say where what is given lies: it does not change until the other rank has taken it."""
         descriptors = [] if memory is self._given else [memory.export()]
-        socket.send_fds(self._way, [_GIVEN.pack(memory.size, first)], descriptors)
+        self._send(_GIVEN.pack(memory.size, first), descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         self._given = memory
@@ -242,7 +245,7 @@ class _Link:
 
         ``take`` maps memory of so many bytes by its file descriptor.
         """
-        words, descriptors, _, _ = socket.recv_fds(self._way, _GIVEN.size, 1)
+        words, descriptors = self._receive(_GIVEN.size)
         size, first = _GIVEN.unpack(words)
         if descriptors:
             self._mapped = None  # Unmapped before there is more.
@@ -252,14 +255,40 @@ class _Link:
 
     def finish(self) -> None:
         """Say that what the other rank gave is taken."""
-        self._way.send(_TAKEN)
+        self._send(_TAKEN)
 
     def wait(self) -> None:
         """Wait until the other rank has taken what it was given."""
-        self._way.recv(len(_TAKEN))
+        words, _ = self._receive(_GIVEN.size)
+        assert words == _TAKEN, "ranks say the same things in the same order"
+
+    def release(self) -> None:
+        """Let go of what was given, and of what the other rank gave; that one must do so too."""
+        self._given = self._mapped = None
+
+    def _send(self, words: bytes, descriptors: Sequence[int] = ()) -> None:
+        try:
+            socket.send_fds(self._way, [words], descriptors)
+        except OSError:
+            _wait_for_the_end()
+
+    def _receive(self, size: int) -> tuple[bytes, list[int]]:
+        try:
+            words, descriptors, _, _ = socket.recv_fds(self._way, size, 1)
+        except OSError:
+            words = b""
+        if not words:
+            _wait_for_the_end()
+        return words, descriptors
 
     def __del__(self) -> None:
         self._way.close()
+
+
+def _wait_for_the_end() -> None:
+    """Wait for ever: another rank is lost, and the heartbeat of this one ends it, once it has saved what there is."""
+    while True:
+        time.sleep(1)
 
 
 class Communicator:
@@ -273,8 +302,7 @@ class Communicator:
         meet: waits for the others.
 
     Raises:
-        DeviceError: CUDA fails.
-        OSError: the processes do not find each other.
+        DeviceError: CUDA fails, or the processes do not find each other.
     """
 
     def __init__(self, rank: int, size: int, name: str, uuid: bytes, meet: Callable[[], object]) -> None:
@@ -284,7 +312,11 @@ class Communicator:
         call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
         self._enter()
         call("cuStreamCreate", ctypes.byref(self._stream), _NON_BLOCKING_STREAM)
-        self._links = {other: _Link(way) for other, way in _ways(rank, size, name, meet).items()}
+        try:
+            self._links = {other: _Link(way) for other, way in _ways(rank, size, name, meet).items()}
+        except OSError as error:
+            rule = "the ranks of a host must reach each other by its sockets"
+            raise DeviceError("CUDA", rule, cause=error, hint=WITHOUT) from error
 
     def _enter(self) -> None:
         """CUDA has a context for each thread."""
@@ -313,10 +345,14 @@ class Communicator:
             os.close(descriptor)
         return Memory(self._driver, self._device, size, handle.value)
 
+    def release(self) -> None:
+        """Let go of all memory that ranks gave each other, which they map anew in the next swap; all must call it."""
+        self._enter()
+        for link in self._links.values():
+            link.release()
+
     def swap(self, swaps: Sequence[tuple[int, Place, Place]]) -> Callable[[], None]:
         """Begin to copy bytes from other ranks, which call it too; return what waits until all have what they take.
-
-        NOTE: a rank that is lost leaves this one waiting for ever: then another thread ends this process (heartbeat).
 
         Args:
             swaps: with each of them its rank, what is given, and where what comes goes, with the bytes of each.

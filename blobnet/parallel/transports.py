@@ -76,6 +76,9 @@ class Transport:
         """Begin to sum elements over all ranks, in an order of its own, behind what is launched."""
         raise NotImplementedError
 
+    def release(self) -> None:
+        """Let go of what ranks hold of one another's buffers; all must call it."""
+
     def fill(self, device: Device, buffer: Any, own: range) -> None:
         """Brings this rank the elements of the others, of which each has as many, side by side in the ranks' order.
 
@@ -221,6 +224,9 @@ class Copies(Transport):
             return wait
 
         return copy
+
+    def release(self) -> None:
+        self._communicator.release()
 
     def fill(self, device: Device, buffer: Any, own: range) -> None:
         self._host.fill(device, buffer, own)

@@ -140,12 +140,13 @@ class Epoch:
         self._changed = self._samples
         # The loader is ahead of the steps.
         self.steps: Iterator[PlannedStep]
-        self.steps, ahead, self._following = itertools.tee(self._planned(), 3)
-        next(self._following, None)
+        self._rest, ahead = itertools.tee(self._planned())
+        #: The next step, where it was looked at; its run whose batch was brought ahead, and that batch, or an error.
+        self._next: PlannedStep | None = None
+        self._fetched: tuple[Run, Loaded | Exception | None] | None = None
+        self.steps = self._left()
         self._loaded = loader.batches(self._data.reader, self._jobs(ahead), self._change)
         self._last: Loaded | None = None
-        #: A run whose batch was brought ahead of it, and that batch.
-        self._fetched: tuple[Run, Loaded | None] | None = None
 
     def close(self) -> None:
         """Lets go of what is under way, which holds memory of the device."""
@@ -164,6 +165,8 @@ class Epoch:
         if self._fetched is not None:
             (fetched, loaded), self._fetched = self._fetched, None
             assert fetched is run, "steps come one after the other"
+            if isinstance(loaded, Exception):
+                raise loaded
             return loaded
         if not (count := next(self._loaded, 0)):
             return None
@@ -181,12 +184,15 @@ class Epoch:
     def fetch(self, place: int) -> None:
         """Bring the batch of the next step's first run ahead of it, behind all launches of this step that see samples.
 
-        ``place`` is as for :meth:`load`. To be called in every step, or in none.
+        ``place`` is as for :meth:`load`, which raises what goes wrong here: this step is to be finished first.
         """
-        following = next(self._following, None)
-        if following is not None and following.runs:
-            run = following.runs[0]
-            self._fetched = run, self.load(run, place)
+        self._next = next(self._rest, None)
+        if self._next is not None and self._next.runs:
+            run = self._next.runs[0]
+            try:
+                self._fetched = run, self.load(run, place)
+            except Exception as error:
+                self._fetched = run, error
 
     @staticmethod
     def _rows_of(rows: EpochRows, parts: Sequence[slice]) -> list[FloatArray]:
@@ -220,6 +226,11 @@ class Epoch:
         return self._step.first_not_finite(count)
 
     # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _left(self) -> Iterator[PlannedStep]:
+        while (planned := self._next or next(self._rest, None)) is not None:
+            self._next = None
+            yield planned
 
     def _planned(self) -> Iterator[PlannedStep]:
         """Yield the steps that are left; those of a stream in one shard, whose end nobody knows, have no counts."""

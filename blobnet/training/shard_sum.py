@@ -399,24 +399,22 @@ class ShardSum:
             optimizer changes nothing on any.
         """
         executor, world, is_finite = self._executor, self._world, True
-        weights, self._weights = self._weights, []
-        if world.size > 1:
-            weights = world.gather_numbers(np.array(weights)).ravel().tolist()
+        if world.size > 1 and not self._exchanging:  # Those whose last batch had samples have begun these by now.
+            for part in self._parts[:-1]:
+                self._begin(part)
+        weights, self._weights = world.gather_numbers(np.array(self._weights)).ravel().tolist(), []
         executor.feed(SUM_SCALE, np.array([scale / (sum(weights) or 1.0), 1 / self._shards], np.float32))
         if world.size > 1:
             reading = executor.device.memory.read_async(executor.buffers["totals"], self._own_totals)
-            if not self._exchanging:
-                for part in self._parts[:-1]:
-                    self._begin(part)
             self._begin(self._parts[-1])
             self._go_on()  # What follows takes the host as long as the last part is on its way.
             every = world.gather_numbers(reading.values().astype(np.float64))
-            self.totals = every.astype(np.float32).ravel()
             is_finite = bool(np.isfinite(every[:, 0]).all())
             if not is_finite:
                 executor.device.memory.write(executor.buffers["totals"], np.full(1, np.nan, np.float32))
             while self._exchanging:
                 self._go_on()
+            self.totals = every.astype(np.float32).ravel()  # Nothing waits for others any more.
         self._launch(self._finish)
         return is_finite
 

@@ -129,6 +129,8 @@ class Trainer:
         # What the step before has on the device makes room.
         self._kept, self._now, self._under_way = (), None, None
         del self.step, self._gradients
+        world.transport.release()
+        world.gather(None)
         with world.propagate_errors():
             step = self._steps_of.at(self.epoch, weights)
             step.state.restore(state)
@@ -272,6 +274,7 @@ class Trainer:
         self._preserve()
         _tell(callbacks, "end", progress)
         keep(progress)
+        self.step.world.transport.release()
 
     def _validation(self, data: TrainingData) -> Validation | None:
         """Return what measures the held-out samples, if there are any: in the size of the model."""

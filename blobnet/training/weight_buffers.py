@@ -39,7 +39,7 @@ class Sums:
         count: how many sums there are at once; 0 where a step is one batch.
         of_batches: whether a shard's gradients are those of several batches, which have a sum by themselves.
         parts: what is exchanged by itself, from the end on, which backward passes finish first; the last part is what
-            they finish last. None where there is one rank.
+            they finish last. Empty where there is one rank.
         is_ordered: whether ranks add them along the tree, each half of what the two share.
         ranks: those that swap with each other at once, where they do and not in pairs along the tree; else 0.
         at_once: how many shards leave their gradients side by side; their sum is what one run of the plan gives.

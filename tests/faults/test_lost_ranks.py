@@ -21,6 +21,7 @@ from blobnet.command_line.main import main
 from blobnet.device.device import Device
 from blobnet.execution import loader
 from blobnet.model import Sequential, load
+from blobnet.network.ends import TOTALS
 from blobnet.optimizers import SGD
 from blobnet.parallel import heartbeat
 from blobnet.parallel.world import World
@@ -254,3 +255,61 @@ def test_nothing_is_rescued_behind_a_training(device: Device, tmp_path: Path, mo
     monkeypatch.setattr(World, "last_words", lambda self, words, *rescue: told.append(rescue))
     network().fit(X, Y, epochs=1, callbacks=Checkpoint(tmp_path / "a.h5"), device=device, **SETTINGS)
     assert list(map(len, told)) == [1, 0]
+
+
+#: A training of two ranks, one of which is killed in the exchange of the seventh step.
+EXCHANGING = """
+import os, signal, sys, time
+from tests import host_cuda
+if sys.argv[1] == "copies":
+    host_cuda.pretend()
+from blobnet.callbacks import Checkpoint
+from blobnet.parallel import cuda, transports
+from blobnet.parallel.world import World
+from blobnet.training import weight_buffers
+from tests.faults.test_lost_ranks import SETTINGS, X, Y, network
+
+weight_buffers.WHOLE = 0  # Through MPI there is a swap there, and one back.
+kind, name, last = {
+    "copies": (cuda.Communicator, "swap", 7), "mpi": (transports.HostMemory, "swapping", 14)
+}[sys.argv[1]]
+plain, calls = getattr(kind, name), []
+
+def swap(*arguments):
+    calls.append(name)
+    if len(calls) < last:
+        return plain(*arguments)
+    if name == "swapping":
+        return die
+    die()
+
+def die():
+    time.sleep(0.5)  # The other rank waits for this one.
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if World.current().rank == 1:
+    setattr(kind, name, swap)
+network().fit(X, Y, epochs=50, callbacks=Checkpoint(sys.argv[2], every_steps=5), **SETTINGS)
+"""
+
+
+@pytest.mark.long
+@needs_mpi
+@pytest.mark.parametrize("transport", ["mpi", "copies"])
+def test_a_rank_that_is_killed_while_it_exchanges(device: Device, tmp_path: Path, transport: str) -> None:
+    """The other one saves the step before, with the metrics of that one, and goes on as if nothing had been."""
+    if transport == "copies" and not (device.is_host and sys.platform.startswith("linux")):
+        pytest.skip("for processors, on Linux")
+    path = tmp_path / "m.h5"
+    done = mpiexec(2, device, "-c", EXCHANGING, transport, path)
+    assert done.returncode
+    assert "Traceback" not in done.stderr
+    model = load(path)
+    state = model.training_state
+    assert state is not None
+    assert (state.step, state.place["batches"], state.place["samples"]) == (6, 2, 32)
+    assert sum(state.place["totals"][TOTALS - 1 :: TOTALS]) == 32
+    model.fit(X, Y, epochs=3, resume=True, device=device, **SETTINGS | {"shards": None})
+    whole = network()
+    whole.fit(X, Y, epochs=3, device=device, **SETTINGS)
+    assert model.history == whole.history

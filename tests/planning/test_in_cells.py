@@ -217,7 +217,7 @@ def test_cells_must_save_more_than_they_cost() -> None:
 def test_one_launch_normalizes_few_cells_or_many_units(
     count: int, units: int, launches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 16 units there are two groups, which 132 compute units do not wait long for where a unit has 8 * 28 * 28 cells."""
+    """Of 16 units there are two groups, which others do not wait long for where a unit has 8 * 28 * 28 cells."""
     tuning = tuning_for(
         "gpu", compute_units=132, capability=(9, 0), precision="bf16", storage=BFLOAT16, group_size=1024
     )

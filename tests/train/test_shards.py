@@ -138,6 +138,19 @@ def test_two_gradients_a_step_do_not_depend_on_ranks(device: Device, tmp_path: P
     assert (tmp_path / "2.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
 
 
+#: The last batch of each epoch has samples for the first rank alone: who has none exchanges buckets all the same.
+FEW = RANK.replace("fit(X, Y", "fit(X[:40], Y[:40]")
+
+
+@needs_mpi
+def test_a_rank_without_samples_in_a_step(device: Device, tmp_path: Path) -> None:
+    alone = tiny_model()
+    callback = Checkpoint(tmp_path / "1.h5", every_steps=4)
+    alone.fit(X[:40], Y[:40], device=device, verbose=False, shards=4, callbacks=callback, **SETTINGS)
+    mpiexec(2, device, "-c", FEW, tmp_path / "2.h5", 4, "ordered", 300, 0, check=True)
+    assert (tmp_path / "2.h5").read_bytes() == (tmp_path / "1.h5").read_bytes()
+
+
 @pytest.mark.long
 @needs_mpi
 def test_any_number_of_ranks_writes_the_same_file(device: Device, tmp_path: Path) -> None:
