@@ -442,14 +442,14 @@ def test_plan_of_many_gpus(run, two_devices) -> None:
     assert (result.status, result.err) == (0, "")
     elements = sum(-(-spec.elements // 16) * 16 for spec in lenet5().graph.named_parameters.values() if spec.trainable)
     # Within the host, then between hosts.
-    seconds = COPIES.latency + 4 * elements / 250e9 + 20e-6 + 4 * elements / 50e9
+    seconds = COPIES.latency + 4 * elements / COPIES.bandwidth + 20e-6 + 4 * elements / 50e9
     assert (
         f"predicted           {1e3 * seconds:.3g} ms through copies over NVLink (measured, two H200s) and" in result.out
     )
     assert "ms through MPI on one host and page-locked memory (" in result.out
     # On one host all swap at once, here all of the gradients.
     result = run("plan", "lenet5", "--devices", 4, "--batch-size", 64, "--input-shape", "1,28,28")
-    seconds = COPIES.latency + 3 * 4 * elements / 250e9
+    seconds = COPIES.latency + 3 * 4 * elements / COPIES.bandwidth
     assert f"predicted           {1e3 * seconds:.3g} ms through copies over NVLink (" in result.out
 
 
