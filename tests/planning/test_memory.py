@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,6 +86,8 @@ def test_a_launch_less_is_worth_some_memory(monkeypatch: pytest.MonkeyPatch, wor
     memory = allocate(request, calls)
     assert len(memory.calls) == len(calls) + clears
     assert memory.placed["c"] == ("a" if clears else "c")
+    tight = allocate(replace(request, recompute=True), calls)
+    assert tight.placed["c"] == "a"
 
 
 def test_what_is_always_there() -> None:
