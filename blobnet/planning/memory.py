@@ -197,11 +197,12 @@ def allocate(
     """
     found, count = occupants(calls, kept, last), request.batch_size
     slots = _share_buffers(found, request.reuse, count)
-    if not request.recompute:  # Else memory is what counts.
+    clears = sum(len(slot.to_clear()) for slot in slots)
+    if clears and not request.recompute:  # Else memory is what counts.
         apart = _share_buffers(found, request.reuse, count, keep_planes=True)
         # One sample feels each launch, and memory is no concern then.
         limit = 0 if request.training else request.parameters.type.itemsize * request.parameters.elements
-        limit += _CLEAR_BYTES * sum(len(slot.to_clear()) for slot in slots)
+        limit += _CLEAR_BYTES * clears
         slots = apart if _bytes(apart) - _bytes(slots) <= limit else slots
     cleared: dict[int, list[KernelCall]] = {}
     for item in (item for slot in slots for item in slot.to_clear()):
