@@ -75,7 +75,7 @@ def jobs_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning, *, in
     cases: dict[Task, Case] = {}
     for vertex in graph.vertices:
         for task, candidates in vertex.layer.alternatives(plan.sites[vertex.name]).items():
-            if sum(not item.is_last_resort for item in candidates) > 1:
+            if len(candidates) > 1:
                 counts[task] += 1
                 cases.setdefault(task, layer_cases.of_vertex(graph, vertex))
     return [Job(task, cases[task], count) for task, count in counts.items()]
@@ -159,13 +159,10 @@ class Tuner:
         return self._problems[case]
 
     def _select(self, job: Job) -> list[Variant]:
-        """The default, the cheapest candidate of each variant, and as many more as the level says.
-
-        What is never chosen without tuning is measured at the widest level.
-        """
+        """The default, the cheapest candidate of each variant, and as many more as the level says."""
         problem, broken = self._problem(job.case), self.device.tunings.broken
         every = problem.candidates[job.task]
-        candidates = sorted((item for item in every if not item.is_last_resort), key=lambda item: item.cost)
+        candidates = sorted(every, key=lambda item: (item.is_guess, item.cost))
         least, factor = _REACH[self.level]
         # What is always preferred costs nothing, and says nothing of the others.
         reach = factor * next((item.cost for item in candidates if item.cost), 0.0)
@@ -176,8 +173,6 @@ class Tuner:
             variants.add(candidate.way.variant)
             if is_first or rank < least or candidate.cost <= reach:
                 chosen[candidate] = None
-        if self.level == LEVELS[-1]:
-            chosen |= {item: None for item in every if item.is_last_resort}
         room = min(self.device.info.memory // _SCRATCH_PART, self.device.info.largest_allocation)
         return [
             item.way

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from blobnet.launch.kernel_call import KernelCall
@@ -32,10 +31,9 @@ class Implementation(ABC):
         variants: of its ways: as a rule one, with the file's name.
         kernels: the pattern of its kernels' names.
         precisions: what its products may round their factors to: it is for those who asked for one of them.
-        is_last_resort: whether it is chosen without tuning only where there is no other.
         takes_cells, needs_cells: whether blobs may have cells for elements, and whether they must.
         slower: directions in which compiled kernels were measured to be faster, where a program has these anyway.
-        is_guess: whether nothing like it was measured, on any device: only tuning chooses it.
+        is_guess: whether nothing like it was measured, on any device: chosen where tuning did, or there is no other.
         fits: whether the device has the memory for a candidate: others are not proposed.
     """
 
@@ -45,7 +43,6 @@ class Implementation(ABC):
     variants: ClassVar[tuple[str, ...]]
     kernels: ClassVar[str] = "{family}/{direction}_{variant}"
     precisions: ClassVar[tuple[str, ...]] = ("fp32",)
-    is_last_resort: ClassVar[bool] = False
     takes_cells: ClassVar[bool] = False
     needs_cells: ClassVar[bool] = False
     slower: ClassVar[tuple[str, ...]] = ()
@@ -137,7 +134,5 @@ def choose(choices: TunedChoices, task: Task, candidates: Sequence[Implementatio
         if found := [item for item in usable if item.way == way]:
             return found[0]
     # Costs take time, and so only those that decide are computed.
-    rank = attrgetter("is_last_resort", "is_guess")
-    best = min(map(rank, usable))
-    first = [item for item in usable if rank(item) == best]
+    first = [item for item in usable if not item.is_guess] or usable
     return first[0] if len(first) == 1 else min(first, key=lambda item: item.cost)

@@ -18,11 +18,10 @@ from blobnet.launch.kernel_call import KernelCall
 
 
 class Compiled(Implementation):
-    """Anything, by generated kernels: where nothing else is left, or tuning chose it."""
+    """Anything, by generated kernels: where no kernel was measured that is written by hand, or tuning chose it."""
 
     lanes = None
     families = ("convolution", "dense")
-    is_last_resort = True
     is_guess = True
     kernels = "generated"
     takes_cells = True

@@ -75,8 +75,8 @@ class _Convolution(Filtering, _Product):
             return TakesCells()
         found = self.alternatives(site.in_cells(kind))
         ways = [unbroken(site.tuning.choices, task, each) for task, each in found.items()]
-        has_own = all(any(not way.is_last_resort for way in each) for each in ways)
-        return TakesCells(inputs, output, alike=apart) if has_own else TakesCells()
+        measured = all(any(not way.is_guess for way in each) for each in ways)
+        return TakesCells(inputs, output, alike=apart) if measured else TakesCells()
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:
         return all(axis.stride == 1 for axis in self._axes(inputs[0]))
