@@ -162,7 +162,7 @@ class Tuner:
         """The default, the cheapest candidate of each variant, and as many more as the level says."""
         problem, broken = self._problem(job.case), self.device.tunings.broken
         every = problem.candidates[job.task]
-        candidates = sorted(every, key=lambda item: (item.is_guess, item.cost))
+        candidates = sorted(every, key=lambda item: (item.doubt, item.cost))
         least, factor = _REACH[self.level]
         # What is always preferred costs nothing, and says nothing of the others.
         reach = factor * next((item.cost for item in candidates if item.cost), 0.0)
@@ -274,7 +274,7 @@ class _Problem:
         self.candidates = self._alternatives(tuning)
         plain = self._alternatives(replace(tuning, model=_plain(tuning.model), precision="fp32")).values()
         self.plain = {
-            task: sorted((item for item in found if not item.is_guess), key=lambda item: item.cost)
+            task: sorted((item for item in found if item.doubt == 0), key=lambda item: item.cost)
             for task, found in zip(self.candidates, plain, strict=True)
         }
 

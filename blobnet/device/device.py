@@ -15,7 +15,7 @@ from blobnet.device.tuning import Tunings
 from blobnet.errors import DeviceError
 from blobnet.hardware.device_model import HOPPER, DeviceModel
 from blobnet.launch.kernel_call import PRECISIONS, Tuning, settle
-from blobnet.memory.blob import CELLS_OF, FLOAT32, Padding
+from blobnet.memory.blob import CELL_UNITS, CELLS_OF, FLOAT32, Padding
 from blobnet.support.old_names import names_of_parts
 
 #: Methods that a device had itself, by what they are called in the part that has them now, where that is another name.
@@ -88,8 +88,10 @@ class Device:
         """Values for tunables on this device, and the candidates that were measured as the fastest."""
         model = self.model
         products = products_on(model, self.precision)
-        takes_cells = model.capability == HOPPER and PRECISIONS[products][1] == self.storage
-        cells = CELLS_OF.get(self.storage) if takes_cells else None
+        # Tensor cores take cells of 16 bits a number, and the vectors of processors those of float32.
+        vectors = not model.is_simt and model.lanes >= CELL_UNITS
+        has_kernels = vectors if self.storage == FLOAT32 else model.capability == HOPPER
+        cells = CELLS_OF[self.storage] if has_kernels and PRECISIONS[products][1] == self.storage else None
         return Tuning(model, products, self.tunings.choices, self.padding, self.storage, cells)
 
     def at(self, precision: str, storage: str = FLOAT32.name) -> Device:

@@ -33,7 +33,8 @@ class Implementation(ABC):
         precisions: what its products may round their factors to: it is for those who asked for one of them.
         takes_cells, needs_cells: whether blobs may have cells for elements, and whether they must.
         slower: directions in which compiled kernels were measured to be faster, where a program has these anyway.
-        is_guess: whether nothing like it was measured, on any device: chosen where tuning did, or there is no other.
+        doubt: of its cost, 0 where its like was measured. Without tuning the least doubtful are chosen from: then come
+            tiles that nobody measured (1), then what is compiled (2).
         fits: whether the device has the memory for a candidate: others are not proposed.
     """
 
@@ -46,14 +47,14 @@ class Implementation(ABC):
     takes_cells: ClassVar[bool] = False
     needs_cells: ClassVar[bool] = False
     slower: ClassVar[tuple[str, ...]] = ()
-    is_guess: bool = False
+    doubt: int = 0
     fits: bool = True
 
     # ``variant`` and ``suffix``: what else its way is called by than the one variant, and the tile. Names are made when
     # somebody asks: of dozens of candidates a plan names one.
     def __init__(self, operation: Operation, tile: Any = "", variant: str = "", suffix: str = "") -> None:
         self.operation, self.tile, self._name = operation, tile, (variant, suffix)
-        self.is_guess = getattr(tile, "is_guess", self.is_guess)
+        self.doubt = max(self.doubt, int(getattr(tile, "is_guess", False)))
 
     def __init_subclass__(cls) -> None:
         name = cls.__module__.rpartition(".")[2].removeprefix("dense_")
@@ -125,7 +126,7 @@ def unbroken(choices: TunedChoices, task: Task, candidates: Sequence[Implementat
 
 
 def choose(choices: TunedChoices, task: Task, candidates: Sequence[Implementation]) -> Implementation:
-    """The candidate that was chosen for ``task``, else the cheapest that is no guess; no broken one, if possible.
+    """The candidate that was chosen for ``task``, else the cheapest of the least doubtful; no broken one, if possible.
 
     What was chosen may not be there: tiles change from version to version, and some come and go with the batch.
     """
@@ -134,5 +135,6 @@ def choose(choices: TunedChoices, task: Task, candidates: Sequence[Implementatio
         if found := [item for item in usable if item.way == way]:
             return found[0]
     # Costs take time, and so only those that decide are computed.
-    first = [item for item in usable if not item.is_guess] or usable
+    least = min(item.doubt for item in usable)
+    first = [item for item in usable if item.doubt == least]
     return first[0] if len(first) == 1 else min(first, key=lambda item: item.cost)

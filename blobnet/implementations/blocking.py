@@ -53,10 +53,12 @@ class Block:
 
 
 @lru_cache(4096)
-def blocks(units: int, vectors: int, most_units: int, most_vectors: int, sums: int) -> tuple[Block, ...]:
+def blocks(
+    units: int, vectors: int, most_units: int, most_vectors: int, sums: int, *, beside: bool = True
+) -> tuple[Block, ...]:
     """Tiles for ``units`` x ``vectors`` of work, with at most ``sums`` sums, the cheapest first.
 
-    Sums may take three quarters of a work-item's registers: a row of the vectors and a unit's factor lie beside them.
+    Sums may take three quarters of the registers, where a row of the vectors and a unit's factor lie ``beside`` them.
     """
 
     def cost(block_units: int, block_vectors: int) -> float:
@@ -67,7 +69,8 @@ def blocks(units: int, vectors: int, most_units: int, most_vectors: int, sums: i
         Block(cost(block_units, block_vectors), block_units, block_vectors)
         for block_units in range(1, min(units, most_units) + 1)
         for block_vectors in range(1, min(vectors, most_vectors) + 1)
-        if block_units * block_vectors <= sums and (block_units + 1) * block_vectors < sums * 4 / 3
+        if block_units * block_vectors <= sums
+        if not beside or (block_units + 1) * block_vectors < sums * 4 / 3
     )
     return tuple(sorted(found))
 
@@ -102,6 +105,18 @@ def reads(of_units: int, unit_blocks: int, of_columns: int, column_blocks: int) 
         return elements * (times if elements > CACHE_ELEMENTS else 1)
 
     return of_columns + read(of_units, column_blocks), of_units + read(of_columns, unit_blocks)
+
+
+def order(
+    unit_blocks: int, column_blocks: int, read: tuple[int, int], *, tied: bool = False
+) -> tuple[tuple[int, int], dict[str, Macro]]:
+    """Width and height in the order of blocks that reads less, and the macro of kernels/convolution/order.h.
+
+    ``tied``: whether units come first where both read as much.
+    """
+    units_first = read[0] < read[1] or (tied and read[0] == read[1])
+    size = (unit_blocks, column_blocks) if units_first else (column_blocks, unit_blocks)
+    return size, {"UNITS_FIRST": int(units_first)}
 
 
 def splits_for(groups: int, target: int, maximum: int) -> int:

@@ -18,11 +18,11 @@ from blobnet.launch.kernel_call import KernelCall
 
 
 class Compiled(Implementation):
-    """Anything, by generated kernels: where no kernel was measured that is written by hand, or tuning chose it."""
+    """Anything, by generated kernels: where no kernel is written by hand, or tuning chose it."""
 
     lanes = None
     families = ("convolution", "dense")
-    is_guess = True
+    doubt = 2
     kernels = "generated"
     takes_cells = True
 

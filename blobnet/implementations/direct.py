@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Implementation
-from blobnet.implementations.blocking import READ_COST, VECTOR_COST, Block, blocks, reads, splits_for, vector_tiles
+from blobnet.implementations.blocking import (
+    READ_COST,
+    VECTOR_COST,
+    Block,
+    blocks,
+    order,
+    reads,
+    splits_for,
+    vector_tiles,
+)
 from blobnet.implementations.operation import Operation, Phase
 from blobnet.launch.kernel_call import Blob, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro
@@ -136,12 +145,12 @@ class Direct(Implementation):
             # Where caches hold everything, each core makes a part of the positions if that spares it a part of a source
             # which is more than the result, and of which others have just written much.
             is_wide = operation.direction == FORWARD and operation.depth > operation.units
-            size, order = _order(unit_blocks, part.tile.count, read, tied=is_wide)
+            size, in_order = order(unit_blocks, part.tile.count, read, tied=is_wide)
             # A work-item takes some time to begin, and what one stores side by side is stored sooner.
             items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
             count = size[0] * size[1]
             at_once = max(1, count * operation.batch_size // items)
-            facts = part.tile.macros | order | part.phase.macros | macros
+            facts = part.tile.macros | in_order | part.phase.macros | macros
             facts |= {"FLAT": int(part.flat), "BLOCKS_AT_ONCE": at_once}
             # Backward data, which copies nothing, reads the delta and knows no INPUT.
             calls.append(operation.call(self.kernel, GlobalSize(-(-count // at_once)), INPUT=blob, **facts))
@@ -181,10 +190,10 @@ class _Gradient(Direct):
         )
         parts = operation.groups * splits
         read = reads(of_units // parts, unit_blocks, of_columns // parts, column_blocks)
-        (blob, macros, copy), (size, order) = self._copy(), _order(unit_blocks, column_blocks, read)
+        (blob, macros, copy), (size, in_order) = self._copy(), order(unit_blocks, column_blocks, read)
         piece = min(self.run, rounded_up(tunables["PIECE_POSITIONS"], self.width)) if self.runs == 1 else self.run
         own = {"LANES": self.width, "BLOCK_COLUMNS": tile.vectors, "BLOCK_UNITS": tile.units}
-        facts = {**macros, **order, **own, "FLAT": int(self.runs == 1), "PIECE": piece}
+        facts = {**macros, **in_order, **own, "FLAT": int(self.runs == 1), "PIECE": piece}
         work = GlobalSize(*size, splits, per_sample=False)
         return [*copy, *operation.summed("weight", splits, self.kernel, work, INPUT=blob, **facts)]
 
@@ -192,13 +201,3 @@ class _Gradient(Direct):
 def _elements(layout: BlobLayout) -> int:
     """Values of one sample's planes."""
     return layout.unit_count * layout.unit_memory_elements
-
-
-def _order(unit_blocks: int, column_blocks: int, read: Pair, *, tied: bool = False) -> tuple[Pair, dict[str, Macro]]:
-    """Width and height in the order of blocks that reads less, and the macro of kernels/convolution/order.h.
-
-    ``tied``: whether units come first where both read as much.
-    """
-    units_first = read[0] < read[1] or (tied and read[0] == read[1])
-    size = (unit_blocks, column_blocks) if units_first else (column_blocks, unit_blocks)
-    return size, {"UNITS_FIRST": int(units_first)}

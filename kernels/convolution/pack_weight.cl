@@ -1,11 +1,11 @@
 /*
  * Weights as a matrix for the kernels that multiply tiles (convolution/tiled.h): packed[group][row][unit], where row
- * tap * DEPTH_ROWS + depth holds one tap of one source unit for all units side by side. Rows without a source unit,
- * the last row, and units after the last one are 0.
+ * tap * DEPTH_ROWS + depth holds one tap of one source unit for all units side by side; or a matrix for each PACKED_UNITS
+ * of the units. Rows without a source unit, the last row, and units after the last one are 0.
  *
  * Arrays:
  *   WEIGHT read   OIHW
- *   PACKED write  (groups, TAPS * DEPTH_ROWS + 1, UNIT_COLUMNS)
+ *   PACKED write  (groups, UNIT_COLUMNS / PACKED_UNITS, TAPS * DEPTH_ROWS + 1, PACKED_UNITS)
  * Scalars:
  *   GROUPS
  *   UNITS          units of a group: output units forward, input units backward
@@ -13,6 +13,7 @@
  *   TAPS
  *   DEPTH_ROWS     rows a tap, DEPTH or more
  *   UNIT_COLUMNS   columns, UNITS or more
+ *   PACKED_UNITS   columns of a matrix
  *   UNIT_STRIDE    from unit to unit in WEIGHT
  *   DEPTH_STRIDE
  *   GROUP_STRIDE
@@ -28,8 +29,9 @@
 
 COMBINABLE void convolution_pack_weight(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed),
                                         const int groups, const int units, const int depth, const int taps,
-                                        const int depth_rows, const int unit_columns, const int unit_stride,
-                                        const int depth_stride, const int group_stride OF_ITEM)
+                                        const int depth_rows, const int unit_columns, const int packed_units,
+                                        const int unit_stride, const int depth_stride,
+                                        const int group_stride OF_ITEM)
 {
     const int unit = WORK_ITEM % UNIT_COLUMNS;
     const int row = WORK_ITEM / UNIT_COLUMNS % (DEPTH_ROWS + 1);
@@ -37,16 +39,17 @@ COMBINABLE void convolution_pack_weight(READ_ARRAY(weight_t, weight), WRITE_ARRA
     if (group >= GROUPS) {
         return;
     }
+    const int matrix = group * (UNIT_COLUMNS / PACKED_UNITS) + unit / PACKED_UNITS;
     __global real_t *to =
-        ARRAY(packed) + ((size_t)group * (TAPS * DEPTH_ROWS + 1) + row) * UNIT_COLUMNS + unit;
+        ARRAY(packed) + ((size_t)matrix * (TAPS * DEPTH_ROWS + 1) + row) * PACKED_UNITS + unit % PACKED_UNITS;
     if (row == DEPTH_ROWS) {
-        to[(TAPS - 1) * DEPTH_ROWS * UNIT_COLUMNS] = 0;
+        to[(TAPS - 1) * DEPTH_ROWS * PACKED_UNITS] = 0;
         return;
     }
     /* NOTE: all taps in one work-item, since they lie side by side in WEIGHT. */
     __global const weight_t *from =
         ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + row * DEPTH_STRIDE;
     for (int tap = 0; tap < TAPS; tap++) {
-        to[tap * DEPTH_ROWS * UNIT_COLUMNS] = unit < UNITS && row < DEPTH ? READ_VALUE(from, tap) : 0;
+        to[tap * DEPTH_ROWS * PACKED_UNITS] = unit < UNITS && row < DEPTH ? READ_VALUE(from, tap) : 0;
     }
 }

@@ -438,7 +438,7 @@ def test_levels(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = Tuner(fresh, jobs, 4, "fast")
     for job in jobs:
         every = fast._problem(job.case).candidates[job.task]
-        found = sorted(every, key=lambda item: (item.is_guess, item.cost))
+        found = sorted(every, key=lambda item: (item.doubt, item.cost))
         cheapest = [item.way for item in found][:4]
         assert set(cheapest) <= set(fast._selected[job.task])
         assert {item.way.variant for item in found} == {way.variant for way in fast._selected[job.task]}

@@ -23,7 +23,7 @@ from blobnet.losses import (
     MeanSquaredError,
 )
 from blobnet.losses.distillation import Distilled, Teaching
-from blobnet.memory.blob import BFLOAT16_CELLS, BlobLayout, Shape
+from blobnet.memory.blob import BFLOAT16_CELLS, FLOAT32_CELLS, BlobLayout, Shape
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters
 from blobnet.optimizers import SGD
@@ -98,10 +98,15 @@ def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
 
 
 def calls_of_cells() -> list[KernelCall]:
-    """Those of blobs of cells alone: tests/layers/test_convolution_cells.py."""
-    layer, tuning = Conv2D(8, 3, groups=8), tuning_for("gpu", precision="bf16", only={"cellwise"})
-    site = plan_alone(layer, Shape(8, 5, 5), 3, tuning)[1].in_cells(BFLOAT16_CELLS)
-    return [*layer.forward(site), *layer.backward_parameters(site), *layer.backward_data(site)]
+    """Those of blobs of cells alone: tests/layers/test_convolution_cells.py, test_rows.py."""
+    apart, product = Conv2D(8, 3, groups=8), Conv2D(8, 3)
+    tuning = tuning_for("gpu", precision="bf16", only={"cellwise"})
+    site = plan_alone(apart, Shape(8, 5, 5), 3, tuning)[1].in_cells(BFLOAT16_CELLS)
+    calls = [*apart.forward(site), *apart.backward_parameters(site), *apart.backward_data(site)]
+    for layer in (apart, product):
+        site = plan_alone(layer, Shape(8, 5, 5), 3, tuning_for("cpu"))[1].in_cells(FLOAT32_CELLS)
+        calls += layer.forward(site)
+    return calls
 
 
 @pytest.mark.long

@@ -399,19 +399,23 @@ class Known(Implementation):
 
     cost = 0.0
     way = Variant("known")
-    is_guess = False
+    doubt = 0
 
     def calls(self) -> list[KernelCall]:
         return []
 
 
-def candidate(name: str, cost: float, *, is_guess: bool = False) -> Implementation:
+def candidate(name: str, cost: float, *, doubt: int = 0) -> Implementation:
     made = Known(Mock())
-    made.way, made.cost, made.is_guess = Variant.parse(name), cost, is_guess
+    made.way, made.cost, made.doubt = Variant.parse(name), cost, doubt
     return made
 
 
-CANDIDATES = [candidate("a 1", 3.0), candidate("a 2", 2.0), candidate("b 1", 5.0), candidate("c 1", 1.0, is_guess=True)]
+CANDIDATES = [
+    *(candidate(name, cost) for name, cost in (("a 1", 3.0), ("a 2", 2.0), ("b 1", 5.0))),
+    candidate("c 1", 4.0, doubt=1),
+    candidate("d 1", 1.0, doubt=2),
+]
 
 
 @pytest.mark.parametrize(
@@ -425,8 +429,9 @@ CANDIDATES = [candidate("a 1", 3.0), candidate("a 2", 2.0), candidate("b 1", 5.0
         ("b 1", ("b 1 (convolution forward)", "a 2 (convolution forward)"), "a 1"),
         (None, ("a",), "b 1"),
         (None, ("a", "b 1 (convolution forward)"), "c 1"),
-        ("b 1", ("a", "b", "c"), "b 1"),
-        (None, ("a", "b", "c 1 (convolution forward)"), "a 2"),
+        (None, ("a", "b", "c 1 (convolution forward)"), "d 1"),
+        ("b 1", ("a", "b", "c", "d"), "b 1"),
+        (None, ("a", "b", "c 1 (convolution forward)", "d"), "a 2"),
         ("b 1", ("b (convolution forward)",), "a 2"),
         ("b 1", ("b 1 (dense forward)", "b (convolution backward data)", "b 1"), "b 1"),
     ],
