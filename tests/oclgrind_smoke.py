@@ -171,7 +171,7 @@ def limited(kind: str, limits: Mapping[str, int], **settings: Any) -> Tuning:
             continue  # It is for devices that vectorize a work-item's loops.
         values = source.tuning(model)
         overrides[kernel] = {
-            name: min(values[name], max(choice for choice in source.tunables[name].choices if choice <= limits[name]))
+            name: min(values[name], source.tunables[name].within(limits[name]))
             for name in limits.keys() & values.keys()
         }
     return tuning_for(kind, overrides, **settings)

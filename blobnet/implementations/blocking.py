@@ -53,12 +53,10 @@ class Block:
 
 
 @lru_cache(4096)
-def blocks(
-    units: int, vectors: int, most_units: int, most_vectors: int, sums: int, *, beside: bool = True
-) -> tuple[Block, ...]:
+def blocks(units: int, vectors: int, most_units: int, most_vectors: int, sums: int) -> tuple[Block, ...]:
     """Tiles for ``units`` x ``vectors`` of work, with at most ``sums`` sums, the cheapest first.
 
-    Sums may take three quarters of the registers, where a row of the vectors and a unit's factor lie ``beside`` them.
+    Sums may take three quarters of a work-item's registers: a row of the vectors and a unit's factor lie beside them.
     """
 
     def cost(block_units: int, block_vectors: int) -> float:
@@ -69,8 +67,7 @@ def blocks(
         Block(cost(block_units, block_vectors), block_units, block_vectors)
         for block_units in range(1, min(units, most_units) + 1)
         for block_vectors in range(1, min(vectors, most_vectors) + 1)
-        if block_units * block_vectors <= sums
-        if not beside or (block_units + 1) * block_vectors < sums * 4 / 3
+        if block_units * block_vectors <= sums and (block_units + 1) * block_vectors < sums * 4 / 3
     )
     return tuple(sorted(found))
 

@@ -8,9 +8,12 @@ from blobnet.implementations.operation import Operation
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, rounded_up
 from blobnet.memory.blob import CELL_UNITS, FLOAT32
 
-#: What a multiply-add takes of what is counted; and what it costs to store a vector of cells, or of numbers, each of
-#: which goes to another plane, in multiply-adds.
-PRODUCT_COST, STORE_COST, SCATTER_COST = 0.7, 60, 600
+#: What a multiply-add takes of what is counted, and where a number must first be loaded into a vector (AVX2).
+PRODUCT_COST, LOADED_PRODUCT_COST = 0.7, 0.78
+#: What it costs to store a vector of cells, or of numbers, each of which goes to another plane, in multiply-adds.
+STORE_COST, SCATTER_COST = 60, 600
+#: Numbers of the vectors that are multiplied with a number in memory (AVX-512).
+_BROADCASTING = 16
 
 
 class Rows(Implementation):
@@ -29,31 +32,32 @@ class Rows(Implementation):
 
     @classmethod
     def tiles(cls, operation: Operation) -> list[Block]:
-        """Blocks of vectors x positions of a row, the cheapest first."""
+        """Blocks of positions of a row x vectors, the cheapest first."""
         tunables = cls.tunables(operation)
         lanes = min(tunables["MAXIMUM_LANES"], rounded_up(operation.units, CELL_UNITS))
-        limits = tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_RUN"], tunables["MAXIMUM_ACCUMULATORS"]
-        found = blocks(-(-operation.units // lanes), operation.output.shape.width, *limits, beside=False)
+        limits = tunables["MAXIMUM_RUN"], tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
+        found = blocks(operation.output.shape.width, -(-operation.units // lanes), *limits)
         return [Block(item.cost * VECTOR_COST, item.units, item.vectors, lanes) for item in found]
 
     @property
     def cost(self) -> float:
         operation, tile = self.operation, self.tile
-        product = PRODUCT_COST * tile.cost * operation.output.shape.height * operation.columns
+        product = PRODUCT_COST if operation.tuning.model.lanes >= _BROADCASTING else LOADED_PRODUCT_COST
+        product *= tile.cost * operation.output.shape.height * operation.columns
         store = STORE_COST if operation.output.type.cell > 1 else SCATTER_COST
         stores = store * operation.positions * -(-operation.units // tile.lanes)
         return (operation.batch_size * (product + stores) + READ_COST * operation.weights) / operation.cores
 
     def calls(self) -> list[KernelCall]:
         operation, tile, output = self.operation, self.tile, self.operation.output.shape
-        unit_blocks = -(-operation.units // (tile.lanes * tile.units))
-        tiles = output.height * -(-output.width // tile.vectors)
+        unit_blocks = -(-operation.units // tile.values)
+        tiles = output.height * -(-output.width // tile.units)
         read = reads(operation.weights, unit_blocks, operation.source.shape.elements, tiles)
         (width, height), in_order = order(unit_blocks, tiles, read, tied=operation.depth > operation.units)
         items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
         at_once = max(1, width * height * operation.batch_size // items)
         packed, packing = packed_vectors(operation, tile.lanes)
-        own = {"LANES": tile.lanes, "BLOCK_VECTORS": tile.units, "RUN": tile.vectors, "BLOCKS_AT_ONCE": at_once}
+        own = {"LANES": tile.lanes, "BLOCK_VECTORS": tile.vectors, "RUN": tile.units, "BLOCKS_AT_ONCE": at_once}
         facts = {**in_order, **own, "SOURCE_CELL": operation.source.type.cell}
         size = GlobalSize(-(-width * height // at_once))
         return [packing, operation.call(self.kernel, size, PACKED=packed, **facts)]
