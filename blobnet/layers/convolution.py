@@ -73,10 +73,9 @@ class _Convolution(Filtering, _Product):
         inputs, output = (blob.shape.units // each % kind.cell == 0 for blob in (site.inputs[0], site.output))
         if apart and not inputs:
             return TakesCells()
-        # Where there is no kernel for some direction, it is one of the last.
-        ways = (self._ways(site.in_cells(kind), direction) for direction in reversed(self.directions(site)))
-        usable = (unbroken(site.tuning.choices, *each) for each in ways)
-        measured = all(any(way.doubt == 0 for way in each) for each in usable)
+        found = self.alternatives(site.in_cells(kind))
+        ways = [unbroken(site.tuning.choices, task, each) for task, each in found.items()]
+        measured = all(any(way.doubt == 0 for way in each) for each in ways)
         return TakesCells(inputs, output, alike=apart) if measured else TakesCells()
 
     def same_pitch(self, inputs: Sequence[Shape]) -> bool:

@@ -86,14 +86,8 @@ class _Product(Layer):
         )
 
     def alternatives(self, site: LayerContext) -> dict[Task, list[Implementation]]:
-        return dict(self._ways(site, direction) for direction in self.directions(site))
-
-    def directions(self, site: LayerContext) -> list[str]:
-        """The directions that the site asks for."""
-        return [FORWARD, *[BACKWARD_WEIGHTS] * site.trains("weight"), *[BACKWARD_DATA] * any(site.input_deltas)]
-
-    def _ways(self, site: LayerContext, direction: str) -> tuple[Task, list[Implementation]]:
-        return self._task(site, direction), implementations.candidates(self.operation(site, direction))
+        directions = [FORWARD, *[BACKWARD_WEIGHTS] * site.trains("weight"), *[BACKWARD_DATA] * any(site.input_deltas)]
+        return {self._task(site, item): implementations.candidates(self.operation(site, item)) for item in directions}
 
     def forward(self, site: LayerContext) -> list[KernelCall]:
         operation, rest = self.operation(site, FORWARD), without_norm(site.epilogue)

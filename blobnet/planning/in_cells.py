@@ -21,7 +21,8 @@ def storages_in_cells(
     side. What users read, and what goes in and out of a network, has numbers.
     """
     cells, graph = request.tuning.cells, request.graph
-    if cells is None:
+    # The backward pass has no kernels for them on processors.
+    if cells is None or (request.training and not request.tuning.model.is_simt):
         return {}
     leaders: dict[str, str] = {}
     refused = set[str]()

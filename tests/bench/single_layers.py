@@ -115,7 +115,8 @@ class CaseBench:
 
     def __init__(self, device: Device, case: Case, batch_size: int) -> None:
         self.device, self.case, self.batch_size = device, case, batch_size
-        in_cells = device.tuning.cells and case.layer.kind == "Conv2D"
+        # Processors train on blobs of numbers.
+        in_cells = device.tuning.cells and not device.is_host and case.layer.kind == "Conv2D"
         graph = _between(case) if in_cells else case_graph(case)
         self.plan = plan_for(device, graph, batch_size, **CASE_SETTINGS)
         self.calls = _calls(self.plan, case)

@@ -14,7 +14,7 @@ from blobnet.device.device import Device
 from blobnet.launch.task import BrokenVariant
 from blobnet.layers import Node
 from blobnet.losses import CrossEntropy
-from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, StorageType
+from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, FLOAT32_CELLS, StorageType
 from blobnet.model import Model
 from blobnet.planning import make_plan, settling
 from blobnet.planning.plan import Plan
@@ -254,3 +254,38 @@ def test_what_others_read_may_leave_no_room_for_steps(monkeypatch: pytest.Monkey
     assert made.outputs["conv2d_1"].type.cell == 8
     packed = [call.label for _, call in made.calls if call.kernel == "convolution/pack_cells"]
     assert any(label.startswith("conv2d_2 backward weight") for label in packed), packed
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_predictions_on_processors(device: Device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are those of blobs of numbers, which training has."""
+    monkeypatch.setattr(settling, "_cost", prefer_cells)
+    x = np.random.default_rng(0).standard_normal((COUNT, 3, SIDE, SIDE)).astype(np.float32)
+    found = []
+    for kind in (None, FLOAT32_CELLS):
+        tuning, model = replace(tuning_for("cpu", lanes=16), cells=kind), model_of(name)
+        monkeypatch.setattr(Device, "tuning", tuning)
+        found.append(model.predict(x, device=device, batch_size=3))
+        cells = {blob.type.cell for blob in make_plan(model.graph, COUNT, tuning=tuning).outputs.values()}
+        assert cells == ({1, 8} if kind else {1})
+        trained = make_plan(model.graph, COUNT, tuning=tuning, training=True, loss=CrossEntropy())
+        assert {blob.type.cell for blob in trained.outputs.values()} == {1}
+    plain, in_cells = found
+    np.testing.assert_allclose(in_cells, plain, rtol=0, atol=1e-5 * float(np.abs(plain).max()))
+
+
+@pytest.mark.parametrize(
+    ("facts", "precision", "kind"),
+    [
+        ({"lanes": 16}, "fp32", FLOAT32_CELLS),
+        ({"lanes": 8}, "fp32", FLOAT32_CELLS),
+        ({"lanes": 4}, "fp32", None),
+        ({"lanes": 16}, "bf16", None),
+        ({"lanes": 32, "is_simt": True}, "fp32", None),
+    ],
+)
+def test_which_processors_take_cells(
+    device: Device, facts: dict[str, Any], precision: str, kind: StorageType | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Device, "model", replace(tuning_for("cpu").model, **facts))
+    assert device.at(precision).tuning.cells == kind
