@@ -15,6 +15,7 @@ from blobnet.errors import KernelError
 from blobnet.launch.kernel_call import Array, Blob, KernelCall, Tuning
 from blobnet.launch.kernel_source import Definition, Macro
 from blobnet.launch.work_sizes import cell_call
+from blobnet.memory.blob import StorageType
 
 
 class Activation(NamedTuple):
@@ -95,6 +96,10 @@ class EpilogueOp:
         whole = self.per != PER_UNIT and of_blob
         cells = tuple(sizes) if whole else (1,) * len(sizes)
         return (*([samples] if of_blob else []), 1 if of_blob and self.per == PER_PLANE_CELL else units, *cells)
+
+    def reads_like(self, kind: StorageType) -> bool:
+        """Return True if the units of its blob lie as those of a value of this type do; one unit is for all of them."""
+        return not self.blob or self.per == PER_PLANE_CELL or self.blob.type.cell == kind.cell
 
     def named(self, place: int) -> dict[str, Array]:
         """Its numbers by names that those of other steps of a chain do not have."""
@@ -285,6 +290,10 @@ def _check_units(call: KernelCall, steps: Sequence[EpilogueOp]) -> None:
     made = call.blobs["OUTPUT" if "OUTPUT" in call.blobs else "RESULT"]
     units = made.shape.units
     for step in steps:
+        if not step.reads_like(made.type):
+            rule = "a blob that its epilogue reads must have as many units in an element as the one that it writes"
+            received = step.blob.type.cell if step.blob else 1
+            raise KernelError(f"kernel {call.kernel} ({call.label})", rule, written=made.type.cell, read=received)
         read = [array.elements for _, array in step.numbers]
         read += [step.blob.shape.units] if step.blob and step.per != PER_PLANE_CELL else []
         if any(count != units for count in read):

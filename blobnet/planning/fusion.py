@@ -47,7 +47,9 @@ def fuse(graph: Graph, places: Places, sites: Sequence[LayerContext]) -> Fusion:
             steps = reader.layer.epilogue(sites[reader.index])
             begin = min(writer.vertex for writer in writers)
             ready = all(computed_by.get(source, source) < begin for source in reader.inputs if source != last)
-            if steps is None or not ready:
+            # Of what has another type of element, kernels find no units.
+            kind = sites[last].output.type
+            if steps is None or not ready or not all(step.reads_like(kind) for step in steps):
                 break
             epilogues = {
                 vertex: (*fused[vertex].epilogue, *(step.part(first, units) for step in steps))

@@ -289,3 +289,44 @@ def test_which_processors_take_cells(
 ) -> None:
     monkeypatch.setattr(Device, "model", replace(tuning_for("cpu").model, **facts))
     assert device.at(precision).tuning.cells == kind
+
+
+#: What makes a blob of 16 units, which a kernel computes.
+HEADS: dict[str, Callable[[Node], Node]] = {
+    "product": layers.Conv2D(16, 3, padding=1),
+    "depthwise": layers.Conv2D(16, 3, padding=1, groups=16),
+    "norm": layers.BatchNorm(),
+    "concat": lambda node: layers.Concat()([layers.Conv2D(8, 1)(node), layers.Conv2D(8, 3, padding=1)(node)]),
+}
+
+
+def beside_numbers(head: str, join: layers.Layer) -> Model:
+    """Something in cells that is joined with numbers, one for each of its units, which are there before it."""
+    images = layers.Input(16, SIDE, SIDE)()
+    node = layers.Conv2D(16, 1)(images)
+    gate = layers.Dense(16)(layers.GlobalAveragePool()(node))
+    node = layers.Conv2D(8, 3)(join([gate, HEADS[head](node)]))
+    return Model(images, layers.Dense(3)(layers.GlobalAveragePool()(node)), seed=2)
+
+
+@pytest.mark.parametrize("join", [layers.Multiply(), layers.Add()], ids=lambda layer: layer.kind)
+@pytest.mark.parametrize("head", HEADS)
+def test_numbers_of_units_beside_cells(
+    device: Device, head: str, join: layers.Layer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "_cost", prefer_cells)
+    x = np.random.default_rng(1).standard_normal((COUNT, 16, SIDE, SIDE)).astype(np.float32)
+    found = []
+    for kind in (None, FLOAT32_CELLS):
+        monkeypatch.setattr(Device, "tuning", replace(tuning_for("cpu", lanes=16), cells=kind))
+        found.append(beside_numbers(head, join).predict(x, device=device))
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-5 * float(np.abs(found[0]).max()))
+
+
+def test_numbers_of_units_beside_cells_of_tensor_cores(takes: Callable[[StorageType | None], Device]) -> None:
+    x = np.random.default_rng(1).standard_normal((COUNT, 16, SIDE, SIDE)).astype(np.float32)
+    plain, in_cells = (
+        beside_numbers("product", layers.Multiply()).predict(x, device=takes(kind), precision="bf16")
+        for kind in (None, BFLOAT16_CELLS)
+    )
+    np.testing.assert_allclose(in_cells, plain, rtol=0, atol=2.0**-6 * float(np.abs(plain).max()))
