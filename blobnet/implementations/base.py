@@ -33,8 +33,8 @@ class Implementation(ABC):
         precisions: what its products may round their factors to: it is for those who asked for one of them.
         takes_cells, needs_cells: whether blobs may have cells for elements, and whether they must.
         slower: directions in which compiled kernels were measured to be faster, where a program has these anyway.
-        doubt: of its cost, 0 where its like was measured. Without tuning the least doubtful are chosen from: then come
-            tiles that nobody measured (1), then what is compiled (2).
+        doubt: how little is known of its speed: 0 where its like was measured, 1 of a tile that nobody measured, 2 of
+            what is compiled. Without tuning the cheapest of the least doubt is chosen.
         fits: whether the device has the memory for a candidate: others are not proposed.
     """
 
@@ -54,7 +54,7 @@ class Implementation(ABC):
     # somebody asks: of dozens of candidates a plan names one.
     def __init__(self, operation: Operation, tile: Any = "", variant: str = "", suffix: str = "") -> None:
         self.operation, self.tile, self._name = operation, tile, (variant, suffix)
-        self.doubt = max(self.doubt, int(getattr(tile, "is_guess", False)))
+        self.doubt = max(self.doubt, getattr(tile, "doubt", 0))
 
     def __init_subclass__(cls) -> None:
         name = cls.__module__.rpartition(".")[2].removeprefix("dense_")

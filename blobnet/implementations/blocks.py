@@ -14,7 +14,7 @@ from blobnet.implementations.tiled import Tiled
 TILES = (
     *TILED,
     Tile(48, 64, 16, 12, 4, speed=0.97, busy=3, overhead=20),
-    Tile(16, 256, 8, 8, 8, speed=0.8, busy=2.5, overhead=14, is_guess=True),
+    Tile(16, 256, 8, 8, 8, speed=0.8, busy=2.5, overhead=14, doubt=1),
 )
 #: Rows of a product up to which its phases are worth a common window.
 _MAX_ROWS = 128

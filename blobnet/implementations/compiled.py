@@ -18,7 +18,7 @@ from blobnet.launch.kernel_call import KernelCall
 
 
 class Compiled(Implementation):
-    """Anything, by generated kernels: where no kernel is written by hand, or tuning chose it."""
+    """Anything, by generated kernels: where there is no other way, or tuning chose it."""
 
     lanes = None
     families = ("convolution", "dense")

@@ -12,7 +12,7 @@ from blobnet.memory.blob import CELL_UNITS
 
 
 class DepthwiseRows(Implementation):
-    """Units that are apart, of blobs of cells: cells of one or two positions, some of a row at a time."""
+    """Units that are apart, of blobs of cells: vectors of one cell or of two neighbours, several of a row at a time."""
 
     tile: Block
 

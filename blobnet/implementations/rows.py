@@ -8,11 +8,11 @@ from blobnet.implementations.operation import Operation
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, rounded_up
 from blobnet.memory.blob import CELL_UNITS, FLOAT32
 
-#: What a multiply-add takes of what is counted, and where a number must first be loaded into a vector (AVX2).
+#: What a multiply-add costs, and what it costs where each number of the input must be loaded into a vector (AVX2).
 PRODUCT_COST, LOADED_PRODUCT_COST = 0.7, 0.78
-#: What it costs to store a vector of cells, or of numbers, each of which goes to another plane, in multiply-adds.
+#: What it costs, in multiply-adds, to store a vector: of cells, and of numbers, each in another plane.
 STORE_COST, SCATTER_COST = 60, 600
-#: Numbers of the vectors that are multiplied with a number in memory (AVX-512).
+#: Lanes from which on a processor multiplies with a number in memory (AVX-512).
 _BROADCASTING = 16
 
 

@@ -26,7 +26,7 @@ class Tile:
 
     ``speed`` is relative to the fastest tile of fp32, on a product that fills the device; a compute unit is busy with
     ``busy`` tiles side by side, and ``overhead`` rows are what a tile's beginning and its end cost. ``totals``: it
-    keeps as many totals, to which it adds sums of a few rows. ``is_guess``: nobody has measured the speed.
+    keeps as many totals, to which it adds sums of a few rows. ``doubt``: 1 if nobody has measured the speed.
     """
 
     units: int
@@ -38,7 +38,7 @@ class Tile:
     busy: float = field(default=1, kw_only=True)
     overhead: int = field(default=0, kw_only=True)
     totals: bool = field(default=False, kw_only=True)
-    is_guess: bool = field(default=False, kw_only=True)
+    doubt: int = field(default=0, kw_only=True)
 
     @property
     def items(self) -> int:
@@ -133,7 +133,7 @@ def predicted_speed(tile: Tile) -> float:
 def guessed_tiles(measured: tuple[Tile, ...], model: DeviceModel, rows: frozenset[int] | None) -> tuple[Tile, ...]:
     """Return for each footprint that was not measured the tile of the highest predicted speed that fits a device."""
     best: dict[tuple[int, int], Tile] = {}
-    tried = (Tile(*sizes, speed=0.0, is_guess=True) for sizes in itertools.product(*_TRIED))
+    tried = (Tile(*sizes, speed=0.0, doubt=1) for sizes in itertools.product(*_TRIED))
     small = (tile for tile in tried if tile.items in _ITEMS and tile.registers <= _MAX_REGISTERS)
     for tile in fitting(small, model, rows):
         guess = replace(tile, speed=predicted_speed(tile), busy=max(1, _HIDING_ITEMS // tile.items))

@@ -200,7 +200,7 @@ class Tiled(Implementation):
             return iter([0])
         columns, rows = max(self._work, key=prod)
         tiles = self.operation.groups * self.tile.count(self.units, columns)
-        full = 1 if self.tile.is_guess else 2 * SPLIT_TILES * self.operation.cores // tiles
+        full = 1 if self.tile.doubt else 2 * SPLIT_TILES * self.operation.cores // tiles
         return powers_of_two(min(full, rows // MIN_ROWS, MAX_SPLITS))
 
     def _products(self) -> list[KernelCall]:

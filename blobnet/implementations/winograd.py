@@ -29,25 +29,25 @@ TILES = (
     Tile(128, 64, 16, 8, 8, speed=1.0, busy=2),
     Tile(64, 128, 8, 8, 8, speed=1.01, busy=2),
     Tile(64, 64, 16, 8, 8, speed=0.92, busy=4),
-    Tile(32, 128, 16, 8, 8, speed=0.82, busy=4, is_guess=True),
+    Tile(32, 128, 16, 8, 8, speed=0.82, busy=4, doubt=1),
 )
 #: Tiles of the products for the gradient of the weights.
 WEIGHT_TILES = (
     Tile(128, 64, 16, 8, 8, speed=1.05),
     Tile(64, 128, 8, 8, 8, speed=1.02),
     Tile(64, 64, 16, 8, 8, speed=0.94),
-    Tile(64, 32, 16, 8, 4, speed=0.75, is_guess=True),
+    Tile(64, 32, 16, 8, 4, speed=0.75, doubt=1),
 )
 #: The same for products of patches whose sums go to totals.
 TOTAL_TILES = (
     Tile(128, 64, 16, 8, 8, speed=0.86, busy=2, totals=True),
     Tile(64, 64, 16, 8, 8, speed=0.78, busy=4, totals=True),
-    Tile(32, 128, 16, 8, 8, speed=0.83, busy=4, totals=True, is_guess=True),
+    Tile(32, 128, 16, 8, 8, speed=0.83, busy=4, totals=True, doubt=1),
 )
 WEIGHT_TOTAL_TILES = (
     Tile(64, 64, 16, 8, 8, speed=0.9, totals=True),
     Tile(128, 64, 16, 8, 8, speed=0.88, totals=True),
-    Tile(64, 32, 16, 8, 4, speed=0.75, totals=True, is_guess=True),
+    Tile(64, 32, 16, 8, 4, speed=0.75, totals=True, doubt=1),
 )
 #: Patches, and units of weights, side by side in a work-group that transforms them; and patches, and work-items, of one
 #: that stores units side by side.

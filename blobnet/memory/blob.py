@@ -73,7 +73,7 @@ FLOAT32 = StorageType("float32", "real_t", "float32", 2.0**-23)
 FLOAT16 = StorageType("float16", "half", "float16", 2.0**-10, needs_loss_scale=True)
 #: The first 16 bits of a float32: its sign, its 8 bits of exponent and 7 of its fraction.
 BFLOAT16 = StorageType("bfloat16", "bfloat_t", "uint16", 2.0**-7)
-#: Cells of each, and the cells of a type.
+#: Units of a cell; the cells of each type, and by type.
 CELL_UNITS = 8
 FLOAT32_CELLS = replace(FLOAT32, c_type="float8", cell=CELL_UNITS)
 FLOAT16_CELLS = replace(FLOAT16, c_type="half_cell_t", cell=CELL_UNITS)

@@ -22,7 +22,7 @@
  *   LANES          numbers of a vector: a cell's, or, not at a stride, those of two positions
  *   RUN            vectors at a time, at most a row
  *   ROWS           rows of a work-item
- *   UNITS_AT_ONCE  cells of a work-item, of which there are a multiple
+ *   UNITS_AT_ONCE  cells of a work-item; divides their number
  *   GLOBAL_UNITS   cells / UNITS_AT_ONCE
  * Tunables:
  *   MAXIMUM_LANES        loops 16 of 8 16: most lanes

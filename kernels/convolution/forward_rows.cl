@@ -23,8 +23,8 @@
  *   PAD_LEFT
  *   SOURCE_CELL    units of an element of the input
  *   LANES          units of a vector, a multiple of a cell's
- *   BLOCK_VECTORS  at most as many as there are
- *   RUN            at most a row
+ *   BLOCK_VECTORS  vectors of a block, at most as many as there are
+ *   RUN            positions of a block, at most a row
  *   BLOCKS_AT_ONCE blocks that a work-item makes one after the other
  *   UNITS_FIRST    1: blocks of units follow one another, so that what a run reads stays in a cache for all of them; 0:
  *                  runs, so that the weights of a block of units do
@@ -72,12 +72,15 @@ __kernel void convolution_forward_rows(WRITE_BLOB(output), READ_BLOB(input), EPI
                 sums[v][i] = 0;
             }
         }
-        /* Results go from plane to plane, which processors do not see coming; nor do they many planes that are read. */
+        /* Processors do not foresee writes that go from plane to plane, nor reads of many planes. */
 #pragma unroll
         for (int e = 0; e < BLOCK_VECTORS * VECTOR_ELEMENTS; e++) {
 #pragma unroll
             for (int i = 0; i < RUN; i += LINE(output_t)) {
-                PREFETCH_TO_WRITE(output + BLOB_INDEX(OUTPUT, n, vector * VECTOR_ELEMENTS + e, y, x + i));
+                PREFETCH_TO_WRITE(output
+                                  + BLOB_INDEX(OUTPUT, n,
+                                               min(vector * VECTOR_ELEMENTS + e, OUTPUT_UNIT_COUNT - 1), y,
+                                               x + i));
             }
         }
         for (int c = 0; c < DEPTH / SOURCE_CELL; c++) {

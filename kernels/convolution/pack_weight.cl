@@ -1,7 +1,7 @@
 /*
  * Weights as a matrix for the kernels that multiply tiles (convolution/tiled.h): packed[group][row][unit], where row
- * tap * DEPTH_ROWS + depth holds one tap of one source unit for all units side by side; or a matrix for each PACKED_UNITS
- * of the units. Rows without a source unit, the last row, and units after the last one are 0.
+ * tap * DEPTH_ROWS + depth holds one tap of one source unit for all units side by side. With fewer PACKED_UNITS than
+ * UNIT_COLUMNS there is a matrix for each PACKED_UNITS columns (forward_rows.cl). Rows without a source unit, the last row, and units after the last one are 0.
  *
  * Arrays:
  *   WEIGHT read   OIHW

@@ -664,7 +664,7 @@ def test_tiles_fit_the_device(measured: tuple[Tile, ...], group_size: int, local
     assert found
     assert len({(tile.units, tile.columns) for tile in found}) == len(found) == len({str(tile) for tile in found})
     assert all(tile.items <= group_size and tile.local_bytes <= local_memory for tile in found)
-    assert [tile for tile in found if not tile.is_guess] == [tile for tile in measured if tile in found]
+    assert [tile for tile in found if not tile.doubt] == [tile for tile in measured if tile in found]
     if group_size >= 256 and local_memory >= 1 << 15:
         assert set(measured) < set(found)
 
