@@ -16,7 +16,7 @@ STORE_COST, SCATTER_COST = 60, 600
 _BROADCASTING = 16
 
 
-class Rows(Implementation):
+class UnitVectors(Implementation):
     """Blobs of cells: vectors of units, some positions of a row at a time."""
 
     tile: Block
