@@ -6,6 +6,7 @@ from blobnet.implementations.base import FORWARD, Implementation
 from blobnet.implementations.blocking import VECTOR_COST, Block
 from blobnet.implementations.operation import Operation
 from blobnet.launch.kernel_call import GlobalSize, KernelCall, rounded_up
+from blobnet.launch.kernel_source import Macro
 
 #: What a multiply-add and a load cost, and what it costs to store a vector in these; work-items of a compute unit, if
 #: planes can be cut, or units done together.
@@ -44,13 +45,19 @@ class Depthwise(Implementation):
         return SUM_COST * vectors * VECTOR_COST * steps / operation.cores
 
     def calls(self) -> list[KernelCall]:
-        operation, output, block_rows = self.operation, self.operation.output.shape, self.tile.units
-        planes, wanted = output.units * operation.batch_size, WORK_ITEMS * operation.cores
-        blocks = -(-output.height // block_rows)
-        rows = -(-blocks // min(blocks, max(1, -(-wanted // planes)))) * block_rows
-        parts = -(-output.height // rows)
-        # Many small planes: a work-item takes some time to begin.
-        most = max(1, min(planes * parts // wanted, output.units))
-        at_once = max(count for count in range(1, most + 1) if output.units % count == 0)
-        facts = {"LANES": self.tile.vectors, "BLOCK_ROWS": block_rows, "ROWS": rows, "UNITS_AT_ONCE": at_once}
-        return [operation.call(self.kernel, GlobalSize(1, parts, output.units // at_once), **facts)]
+        operation, block_rows = self.operation, self.tile.units
+        size, shares = shares_of_planes(operation, block_rows)
+        facts = {"LANES": self.tile.vectors, "BLOCK_ROWS": block_rows, **shares}
+        return [operation.call(self.kernel, size, **facts)]
+
+
+def shares_of_planes(operation: Operation, block_rows: int) -> tuple[GlobalSize, dict[str, Macro]]:
+    """Work-items that make some rows, whole blocks, of a few planes of the output, and the macros that say how many."""
+    output, wanted = operation.output.layout.shape, WORK_ITEMS * operation.cores
+    planes, blocks = output.units * operation.batch_size, -(-output.height // block_rows)
+    rows = -(-blocks // min(blocks, max(1, -(-wanted // planes)))) * block_rows
+    parts = -(-output.height // rows)
+    # Many small planes: a work-item takes some time to begin.
+    most = max(1, min(planes * parts // wanted, output.units))
+    at_once = max(count for count in range(1, most + 1) if output.units % count == 0)
+    return GlobalSize(1, parts, output.units // at_once), {"ROWS": rows, "UNITS_AT_ONCE": at_once}

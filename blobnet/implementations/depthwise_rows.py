@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from blobnet.implementations.base import FORWARD, Implementation
 from blobnet.implementations.blocking import VECTOR_COST, Block
-from blobnet.implementations.depthwise import MAX_TAPS, STORE_COST, SUM_COST, WORK_ITEMS
+from blobnet.implementations.depthwise import MAX_TAPS, STORE_COST, SUM_COST, shares_of_planes
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.rows import has_vectors, packed_vectors
-from blobnet.launch.kernel_call import GlobalSize, KernelCall
+from blobnet.launch.kernel_call import KernelCall
 from blobnet.memory.blob import CELL_UNITS
 
 
@@ -46,13 +46,7 @@ class DepthwiseRows(Implementation):
 
     def calls(self) -> list[KernelCall]:
         operation, tile = self.operation, self.tile
-        planes, wanted = self.operation.output.layout.shape, WORK_ITEMS * operation.cores
-        count = planes.units * operation.batch_size
-        rows = -(-planes.height // min(planes.height, -(-wanted // count)))
-        # Many small planes: a work-item takes some time to begin.
-        most = max(1, min(count // wanted, planes.units))
-        at_once = max(each for each in range(1, most + 1) if planes.units % each == 0)
         packed, packing = packed_vectors(operation, CELL_UNITS)
-        facts = {"LANES": tile.lanes, "RUN": tile.vectors, "ROWS": rows, "UNITS_AT_ONCE": at_once}
-        size = GlobalSize(1, -(-planes.height // rows), planes.units // at_once)
+        size, shares = shares_of_planes(operation, 1)
+        facts = {"LANES": tile.lanes, "RUN": tile.vectors, **shares}
         return [packing, operation.call(self.kernel, size, PACKED=packed, **facts)]

@@ -57,7 +57,7 @@ __kernel void convolution_forward_depthwise_rows(WRITE_BLOB(output), READ_BLOB(i
         vector_t factors[TAPS];
 #pragma unroll
         for (int tap = 0; tap < TAPS; tap++) {
-            factors[tap] = FOR_EACH_POSITION(vload8(z * (TAPS + 1) + tap, ARRAY(packed)));
+            factors[tap] = FOR_EACH_POSITION(UNIT_NUMBERS(ARRAY(packed), z * (TAPS + 1) + tap));
         }
         const number_t bias = UNIT_BIAS(z);
         for (int y = first; y < end; y++) {
