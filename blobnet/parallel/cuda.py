@@ -29,6 +29,8 @@ _UUID_BYTES = 16
 _NOT_READY, _OUT_OF_MEMORY = 600, 2  # CUDA_ERROR_NOT_READY, CUDA_ERROR_OUT_OF_MEMORY
 _NON_BLOCKING_STREAM = 1
 _PINNED, _ON_DEVICE, _DESCRIPTOR, _READ_WRITE = 1, 1, 1, 3  # CU_MEM_*
+#: The module, with what type checkers for Windows do not find there; ``missing`` keeps it from being called.
+_sockets: Any = socket
 #: Seconds for which waiting keeps a core busy, and between two looks after them.
 _SPIN, _LOOK = 2e-3, 1e-4
 #: What a rank says of what it gives: the bytes of the memory, and the first one; and that it has taken.
@@ -268,13 +270,13 @@ class _Link:
 
     def _send(self, words: bytes, descriptors: Sequence[int] = ()) -> None:
         try:
-            socket.send_fds(self._way, [words], descriptors)
+            _sockets.send_fds(self._way, [words], descriptors)
         except OSError:
             _wait_for_the_end()
 
     def _receive(self, size: int) -> tuple[bytes, list[int]]:
         try:
-            words, descriptors, _, _ = socket.recv_fds(self._way, size, 1)
+            words, descriptors, _, _ = _sockets.recv_fds(self._way, size, 1)
         except OSError:
             words = b""
         if not words:
@@ -386,12 +388,12 @@ def _ways(rank: int, size: int, name: str, meet: Callable[[], object]) -> dict[i
         return f"\0{name}-{of}"  # Linux's own names, which are no files.
 
     found, word = dict[int, socket.socket](), struct.Struct("i")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+    with socket.socket(_sockets.AF_UNIX, socket.SOCK_SEQPACKET) as door:
         door.bind(address(rank))
         door.listen(size)
         meet()
         for other in range(rank):
-            found[other] = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            found[other] = socket.socket(_sockets.AF_UNIX, socket.SOCK_SEQPACKET)
             found[other].connect(address(other))
             found[other].send(word.pack(rank))
         for _ in range(rank + 1, size):
