@@ -19,6 +19,7 @@ from blobnet.implementations.blocking import VECTOR_COST, Block, blocks, vector_
 from blobnet.implementations.operation import Operation
 from blobnet.implementations.winograd import WORKSPACE, Winograd
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, rounded_up
+from blobnet.launch.kernel_source import Macro
 from blobnet.launch.work_sizes import power_of_two
 from blobnet.memory.blob import FLOAT32
 
@@ -60,7 +61,8 @@ class Patches(Winograd):
         own = _Gradient if operation.direction == BACKWARD_WEIGHTS else cls
         taps = operation.vertical.kernel
         for side in (side for side, known in SIDES.items() if taps in known):
-            kind = f"patches{side - taps + 1}", side - taps + 1, side**2
+            cells = side - taps + 1
+            kind = cls.variants[cells > 2], cells, side**2
             one = own(operation, (Block(0, 1, 1, 1), *kind))  # Chunks hardly depend on the tile.
             tiles = one.blocks(len(one.chunks[0]) * one.sample_patches) if one.fits else ()
             found = (own(operation, (tile, *kind)) for tile in tiles)
@@ -86,9 +88,24 @@ class Patches(Winograd):
         return self.tile.units, self.tile.values, 1
 
     @property
+    def beside(self) -> int:
+        """Units whose weights lie side by side."""
+        return self.tile.units
+
+    @property
     def kept(self) -> int:
         """Values in local memory: a work-item's sums, and rows of a vector of patches."""
         return self.points * self.tile.units * self.tile.values + (self.cells**2 + 4) * self.tile.lanes
+
+    @property
+    def patches_at_once(self) -> int:
+        """Patches a work-item."""
+        return self.tile.values
+
+    @property
+    def tile_macros(self) -> Mapping[str, Macro]:
+        """The tile as macros of the kernel that sums."""
+        return self.tile.macros
 
     @property
     def read_units(self) -> int:
@@ -137,17 +154,16 @@ class Patches(Winograd):
         return every / operation.cores + CHUNK_COST * len(self.chunks)
 
     def calls(self) -> list[KernelCall]:
-        operation, tile = self.operation, self.tile
+        operation, units = self.operation, self.operation.groups * self.units
         weights, weights_pitch = self._memory_for("weights", self.fixed)
         patches, pitch = self._memory_for("patches", self.depth * self.patches)
-        facts = {"WEIGHTS_PITCH": weights_pitch, "PATCHES_PITCH": pitch, "BLOCK": tile.units}
-        lanes = math.gcd(tile.units, self.tunables(operation)["MAXIMUM_LANES"])
-        blocks = operation.groups * self.units // tile.units
-        size = GlobalSize(self.depth, blocks, per_sample=False)
+        facts = {"WEIGHTS_PITCH": weights_pitch, "PATCHES_PITCH": pitch, "BLOCK": self.beside}
+        lanes = math.gcd(self.beside, self.tunables(operation)["MAXIMUM_LANES"])
+        size = GlobalSize(self.depth, units // self.beside, per_sample=False)
         calls = [self._call(self.weight, size, None, ": weights", TRANSFORMED=weights, LANES=lanes, **facts)]
-        size = GlobalSize(blocks, positions=self.sample_patches, tile=tile.values)
+        size = GlobalSize(units // self.sides[0], positions=self.sample_patches, tile=self.patches_at_once)
         for samples in self.chunks:
-            given = {"LEFT": weights, "RIGHT": patches, **facts, **tile.macros}
+            given = {"LEFT": weights, "RIGHT": patches, **facts, **self.tile_macros}
             calls.append(self._read(samples, operation.source, patches, pitch))
             calls.append(self._call(self.kernel, size, None, "", samples, **given))
         return calls

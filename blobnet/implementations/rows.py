@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from blobnet.implementations.base import FORWARD, Implementation
 from blobnet.implementations.blocking import READ_COST, VECTOR_COST, Block, blocks, order, reads
 from blobnet.implementations.operation import Operation
@@ -33,11 +35,7 @@ class UnitVectors(Implementation):
     @classmethod
     def tiles(cls, operation: Operation) -> list[Block]:
         """Blocks of positions of a row x vectors, the cheapest first."""
-        tunables = cls.tunables(operation)
-        lanes = min(tunables["MAXIMUM_LANES"], rounded_up(operation.units, CELL_UNITS))
-        limits = tunables["MAXIMUM_RUN"], tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
-        found = blocks(operation.output.shape.width, -(-operation.units // lanes), *limits)
-        return [Block(item.cost * VECTOR_COST, item.units, item.vectors, lanes) for item in found]
+        return unit_blocks(operation, operation.output.shape.width, cls.tunables(operation))
 
     @property
     def cost(self) -> float:
@@ -56,7 +54,7 @@ class UnitVectors(Implementation):
         (width, height), in_order = order(unit_blocks, tiles, read, tied=operation.depth > operation.units)
         items = self.tunables(operation)["TARGET_ITEMS"] * operation.cores
         at_once = max(1, width * height * operation.batch_size // items)
-        packed, packing = packed_vectors(operation, tile.lanes)
+        packed, packing = packed_vectors(operation, tile.lanes, operation.source.type.cell)
         own = {"LANES": tile.lanes, "BLOCK_VECTORS": tile.vectors, "RUN": tile.units, "BLOCKS_AT_ONCE": at_once}
         facts = {**in_order, **own, "SOURCE_CELL": operation.source.type.cell}
         size = GlobalSize(-(-width * height // at_once))
@@ -69,11 +67,19 @@ def has_vectors(operation: Operation) -> bool:
     return operation.has_cells and {kind.name for kind in types} == {FLOAT32.name} and operation.bias_mode < 2
 
 
-def packed_vectors(operation: Operation, lanes: int) -> tuple[Array, KernelCall]:
+def unit_blocks(operation: Operation, positions: int, tunables: Mapping[str, int]) -> list[Block]:
+    """Blocks of positions x vectors of units, the cheapest first; ``units`` of a block are its positions."""
+    lanes = min(tunables["MAXIMUM_LANES"], rounded_up(operation.units, CELL_UNITS))
+    limits = tunables["MAXIMUM_RUN"], tunables["MAXIMUM_VECTORS"], tunables["MAXIMUM_ACCUMULATORS"]
+    found = blocks(positions, -(-operation.units // lanes), *limits)
+    return [Block(item.cost * VECTOR_COST, item.units, item.vectors, lanes) for item in found]
+
+
+def packed_vectors(operation: Operation, lanes: int, together: int = 1) -> tuple[Array, KernelCall]:
     """The weights of ``lanes`` output units side by side, and the launch that packs them.
 
-    They are (vectors, taps * input units of a group + 1, lanes); the last row of a vector is 0, as are units after the
-    last one.
+    They are (vectors, input units of a group / ``together``, taps, ``together``, lanes), and a row of zeros behind each
+    vector; units after the last one are 0.
     """
     units = operation.output.shape.units
     columns = rounded_up(units, lanes)
@@ -88,6 +94,7 @@ def packed_vectors(operation: Operation, lanes: int) -> tuple[Array, KernelCall]
         DEPTH_ROWS=operation.depth,
         UNIT_COLUMNS=columns,
         PACKED_UNITS=lanes,
+        PACKED_DEPTH=together,
         PACKED=packed,
     )
     return packed, packing

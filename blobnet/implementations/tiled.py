@@ -209,7 +209,7 @@ class Tiled(Implementation):
         if not self.in_place:
             packed = operation.memory(f"weights packed for {operation.direction}", self.elements)
         lie = {"DEPTH_ROWS": self.depth_rows, "ZERO_ROWS": self.zero_rows, "UNIT_COLUMNS": self.unit_columns}
-        lie["PACKED_UNITS"] = self.unit_columns
+        lie |= {"PACKED_UNITS": self.unit_columns, "PACKED_DEPTH": self.depth_rows}
         macros = {**lie, "SPLITS": splits, **tile.macros}
         # NOTE: a kernel takes no null array; were it the matrix, that would not count as constant. The bias also where
         # it is not read, since the weights may be there only to be packed.

@@ -8,7 +8,7 @@
  *   OUTPUT write  cells or numbers
  *   INPUT  read   cells or numbers; its halo is the padding
  * Arrays:
- *   PACKED read   (vectors of units, TAPS * DEPTH + 1, LANES): pack_weight.cl
+ *   PACKED read   (vectors of units, DEPTH / SOURCE_CELL, taps, SOURCE_CELL, LANES), and a row: pack_weight.cl
  * Scalars:
  *   COUNT  samples in this batch
  * Macros:
@@ -41,13 +41,12 @@
 #include "blob.h"
 #include "vector.h"
 #include "convolution/epilogue.h"
+#include "convolution/unit_vectors.h"
 
-#define OUTPUT_UNITS (OUTPUT_UNIT_COUNT * CELL_UNITS)
 #define UNIT_VECTORS ((OUTPUT_UNITS + LANES - 1) / LANES)
 #define UNIT_BLOCKS ((UNIT_VECTORS + BLOCK_VECTORS - 1) / BLOCK_VECTORS)
 #define RUNS ((OUTPUT_UNIT_WIDTH + RUN - 1) / RUN)
 #define TILES (OUTPUT_UNIT_HEIGHT * RUNS)
-#define VECTOR_ELEMENTS (LANES / CELL_UNITS)
 /* Elements of a line of a cache. */
 #define LINE(type) (64 / (int)sizeof(type))
 #define PACKED_ROWS (FILTER_HEIGHT * FILTER_WIDTH * DEPTH + 1)
@@ -65,13 +64,7 @@ __kernel void convolution_forward_rows(WRITE_BLOB(output), READ_BLOB(input), EPI
         const int y = tile / RUNS;
         const int x = min(tile % RUNS * RUN, OUTPUT_UNIT_WIDTH - RUN);
         vector_t sums[BLOCK_VECTORS][RUN];
-#pragma unroll
-        for (int v = 0; v < BLOCK_VECTORS; v++) {
-#pragma unroll
-            for (int i = 0; i < RUN; i++) {
-                sums[v][i] = 0;
-            }
-        }
+        clear_sums(sums);
         /* Processors do not foresee writes that go from plane to plane, nor reads of many planes. */
 #pragma unroll
         for (int e = 0; e < BLOCK_VECTORS * VECTOR_ELEMENTS; e++) {
@@ -83,6 +76,7 @@ __kernel void convolution_forward_rows(WRITE_BLOB(output), READ_BLOB(input), EPI
                                                x + i));
             }
         }
+        __global const real_t *factors = ARRAY(packed) + (size_t)vector * (PACKED_ROWS * LANES);
         for (int c = 0; c < DEPTH / SOURCE_CELL; c++) {
             for (int a = 0; a < FILTER_HEIGHT; a++) {
                 for (int b = 0; b < FILTER_WIDTH; b++) {
@@ -97,26 +91,8 @@ __kernel void convolution_forward_rows(WRITE_BLOB(output), READ_BLOB(input), EPI
                             PREFETCH(from + i * SOURCE_CELL);
                         }
                     }
-                    __global const real_t *factors =
-                        ARRAY(packed)
-                        + ((size_t)vector * PACKED_ROWS + (a * FILTER_WIDTH + b) * DEPTH + c * SOURCE_CELL)
-                              * LANES;
-#pragma unroll
-                    for (int unit = 0; unit < SOURCE_CELL; unit++) {
-                        vector_t weights[BLOCK_VECTORS];
-#pragma unroll
-                        for (int v = 0; v < BLOCK_VECTORS; v++) {
-                            weights[v] = VECTOR_LOAD(factors + (v * PACKED_ROWS + unit) * LANES);
-                        }
-#pragma unroll
-                        for (int i = 0; i < RUN; i++) {
-                            const real_t number = from[i * STRIDE_X * SOURCE_CELL + unit];
-#pragma unroll
-                            for (int v = 0; v < BLOCK_VECTORS; v++) {
-                                sums[v][i] = MULTIPLY_ADD(number, weights[v], sums[v][i]);
-                            }
-                        }
-                    }
+                    add_products(sums, from, STRIDE_X, factors, PACKED_ROWS * LANES);
+                    factors += SOURCE_CELL * LANES;
                 }
             }
         }
@@ -130,16 +106,8 @@ __kernel void convolution_forward_rows(WRITE_BLOB(output), READ_BLOB(input), EPI
                     __global output_t *to = output + BLOB_INDEX(OUTPUT, n, z, y, x);
 #pragma unroll
                     for (int i = 0; i < RUN; i++) {
-#if LANES == CELL_UNITS
-                        const number_t sum = sums[v][i];
-#elif LANES == 2 * CELL_UNITS
-                        const number_t sum = e ? sums[v][i].hi : sums[v][i].lo;
-#else
-                        real_t lanes[LANES];
-                        VECTOR_STORE(sums[v][i], lanes);
-                        const number_t sum = NUMBER_OF(lanes + e * CELL_UNITS);
-#endif
-                        const number_t value = CELL_EPILOGUE(BIASED(sum, bias, z), n, z, y, x + i);
+                        const number_t value =
+                            CELL_EPILOGUE(BIASED(element_of(sums[v][i], e), bias, z), n, z, y, x + i);
                         WRITE_VALUE(to, i, FINISHED(value, z));
                     }
                 }

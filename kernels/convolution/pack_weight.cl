@@ -1,7 +1,8 @@
 /*
  * Weights as a matrix for the kernels that multiply tiles (convolution/tiled.h): packed[group][row][unit], where row
- * tap * DEPTH_ROWS + depth holds one tap of one source unit for all units side by side. With fewer PACKED_UNITS than
- * UNIT_COLUMNS there is a matrix for each PACKED_UNITS columns (forward_rows.cl). Rows without a source unit, the last row, and units after the last one are 0.
+ * tap * DEPTH_ROWS + depth holds one tap of one source unit for all units side by side. For processors (forward_rows.cl)
+ * there is a matrix for each PACKED_UNITS columns, and all taps of PACKED_DEPTH source units follow one another. Rows
+ * without a source unit, the last row, and units after the last one are 0.
  *
  * Arrays:
  *   WEIGHT read   OIHW
@@ -14,6 +15,7 @@
  *   DEPTH_ROWS     rows a tap, DEPTH or more
  *   UNIT_COLUMNS   columns, UNITS or more
  *   PACKED_UNITS   columns of a matrix
+ *   PACKED_DEPTH   source units of which one tap follows another
  *   UNIT_STRIDE    from unit to unit in WEIGHT
  *   DEPTH_STRIDE
  *   GROUP_STRIDE
@@ -30,7 +32,7 @@
 COMBINABLE void convolution_pack_weight(READ_ARRAY(weight_t, weight), WRITE_ARRAY(real_t, packed),
                                         const int groups, const int units, const int depth, const int taps,
                                         const int depth_rows, const int unit_columns, const int packed_units,
-                                        const int unit_stride, const int depth_stride,
+                                        const int packed_depth, const int unit_stride, const int depth_stride,
                                         const int group_stride OF_ITEM)
 {
     const int unit = WORK_ITEM % UNIT_COLUMNS;
@@ -40,16 +42,18 @@ COMBINABLE void convolution_pack_weight(READ_ARRAY(weight_t, weight), WRITE_ARRA
         return;
     }
     const int matrix = group * (UNIT_COLUMNS / PACKED_UNITS) + unit / PACKED_UNITS;
-    __global real_t *to =
-        ARRAY(packed) + ((size_t)matrix * (TAPS * DEPTH_ROWS + 1) + row) * PACKED_UNITS + unit % PACKED_UNITS;
+    const int first =
+        row == DEPTH_ROWS ? TAPS * row : row / PACKED_DEPTH * TAPS * PACKED_DEPTH + row % PACKED_DEPTH;
+    __global real_t *to = ARRAY(packed) + ((size_t)matrix * (TAPS * DEPTH_ROWS + 1) + first) * PACKED_UNITS
+                          + unit % PACKED_UNITS;
     if (row == DEPTH_ROWS) {
-        to[(TAPS - 1) * DEPTH_ROWS * PACKED_UNITS] = 0;
+        *to = 0;
         return;
     }
     /* NOTE: all taps in one work-item, since they lie side by side in WEIGHT. */
     __global const weight_t *from =
         ARRAY(weight) + group * GROUP_STRIDE + unit * UNIT_STRIDE + row * DEPTH_STRIDE;
     for (int tap = 0; tap < TAPS; tap++) {
-        to[tap * DEPTH_ROWS * PACKED_UNITS] = unit < UNITS && row < DEPTH ? READ_VALUE(from, tap) : 0;
+        to[tap * PACKED_DEPTH * PACKED_UNITS] = unit < UNITS && row < DEPTH ? READ_VALUE(from, tap) : 0;
     }
 }

@@ -130,12 +130,9 @@ def test_copies_have_the_type_of_what_they_copy(name: str, direction: str, role:
     assert all(one.type == kind for one in again)
 
 
-#: Those that read blobs of float32 alone.
-_WIDE = {"rows", "depthwise_rows"}
-
-
+# Cells of processors are of float32.
 @pytest.mark.parametrize("storage", [FLOAT16, BFLOAT16], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("name", [name for name in IMPLEMENTATIONS if name not in _WIDE])
+@pytest.mark.parametrize("name", [name for name, item in IMPLEMENTATIONS.items() if item.lanes or not item.needs_cells])
 @pytest.mark.usefixtures("small_tiles")
 def test_narrow_blobs(device: Device, name: str, storage: StorageType) -> None:
     """Results are rounded once, gradients of weights not at all."""
