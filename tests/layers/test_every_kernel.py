@@ -49,8 +49,14 @@ LOSSES = (
     Distilled(CrossEntropy(), 4.0, 1.0),
     Teaching(4.0),
 )
-TUNINGS = [tuning_for(kind) for kind in ("cpu", "gpu")]
-TUNINGS += [tuning_for(kind, only={name}) for kind in ("cpu", "gpu") for name in IMPLEMENTATIONS]
+KINDS = {"cpu": False, "gpu": True}
+TUNINGS = [tuning_for(kind) for kind in KINDS]
+TUNINGS += [
+    tuning_for(kind, only={name})
+    for kind, lanes in KINDS.items()
+    for name, item in IMPLEMENTATIONS.items()
+    if item.lanes in (None, lanes)
+]
 TUNINGS += [tuning_for("gpu", only={name}, precision="bf16") for name in ("tensor", "cells")]
 TUNINGS += [tuning_for("cpu", only={"fragments"}, precision="bf16", tensor_types=("bf16",))]
 
@@ -98,13 +104,13 @@ def compared_calls(tunings: Iterable[Tuning] = TUNINGS) -> Iterator[KernelCall]:
 
 
 def calls_of_cells() -> list[KernelCall]:
-    """Those of blobs of cells alone: tests/layers/test_convolution_cells.py, test_rows.py."""
+    """Those of blobs of cells alone: tests/layers/test_convolution_cells.py, test_rows.py, test_patches_rows.py."""
     apart, product = Conv2D(8, 3, groups=8), Conv2D(8, 3)
     tuning = tuning_for("gpu", precision="bf16", only={"cellwise"})
     site = plan_alone(apart, Shape(8, 5, 5), 3, tuning)[1].in_cells(BFLOAT16_CELLS)
     calls = [*apart.forward(site), *apart.backward_parameters(site), *apart.backward_data(site)]
-    for layer in (apart, product):
-        site = plan_alone(layer, Shape(8, 5, 5), 3, tuning_for("cpu"))[1].in_cells(FLOAT32_CELLS)
+    for layer, only in (apart, "depthwise_rows"), (product, "rows"), (product, "patches_rows"):
+        site = plan_alone(layer, Shape(8, 5, 5), 3, tuning_for("cpu", only={only}))[1].in_cells(FLOAT32_CELLS)
         calls += layer.forward(site)
     return calls
 
