@@ -34,10 +34,10 @@ from blobnet.implementations.base import Implementation, choose
 from blobnet.launch.kernel_call import Array, ArrayHandle, ArrayKind, KernelCall, Tuning, for_model
 from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant, is_broken
 from blobnet.losses import MeanSquaredError
-from blobnet.memory.blob import AXES, FloatArray, Shape, StorageType
+from blobnet.memory.blob import AXES, FloatArray, Shape
 from blobnet.network.graph import Graph
 from blobnet.network.parameters import READ_OVERRUN
-from blobnet.planning import Plan, make_plan
+from blobnet.planning import make_plan
 
 #: For each level: the cheapest candidates to measure at least, and the cost, over the cheapest's, up to which to.
 _REACH = {"fast": (4, 1.0), "wide": (4, 2.0)}
@@ -51,8 +51,6 @@ _LONGEST_RUN = 20
 _ODD_BATCH, _ODD_COUNT = 3, 2
 #: Others that say something else until a candidate is wrong, and those that are asked: some may not build.
 _WITNESSES, _REFERENCES = 2, 4
-#: The largest results, as a multiple of their root mean square, which are rounded to what blobs keep.
-_LARGEST = 6
 #: The part of a device's memory that the scratch memory of a candidate may take.
 _SCRATCH_PART = 8
 
@@ -70,6 +68,8 @@ def jobs_of(graph: Graph, batch_size: int, training: bool, tuning: Tuning, *, in
     """The distinct tasks of a network that there are several ways for, in the order of their layers."""
     loss = (MeanSquaredError(),) * len(graph.exits) if training else None
     wanted = training and input_delta
+    # NOTE: what is measured are layers alone, whose blobs have numbers.
+    tuning = replace(tuning, cells=None)
     plan = make_plan(graph, batch_size, loss=loss, training=training, tuning=tuning, input_delta=wanted)
     counts: Counter[Task] = Counter()
     cases: dict[Task, Case] = {}
@@ -108,7 +108,7 @@ class Tuner:
         self.jobs = [job for job in jobs if level in _REACH and job.task not in done]
         # A winner is compared with what ships, or else the cost model's choice: not with an earlier winner.
         self._tuning = replace(device.tuning, choices=TunedChoices(device.tunings.shipped, device.tunings.broken))
-        self._problems: dict[tuple[Case, bool], _Problem] = {}
+        self._problems: dict[Case, _Problem] = {}
         self._selected = {job.task: self._select(job) for job in self.jobs}
 
     @property
@@ -125,21 +125,21 @@ class Tuner:
         Raises:
             DeviceError: the device has no room for a task.
         """
-        by_problem: dict[int, list[Job]] = {}
+        by_case: dict[Case, list[Job]] = {}
         for job in self.jobs:
-            by_problem.setdefault(id(self._problem(job)), []).append(job)
-        for pending in by_problem.values():
+            by_case.setdefault(job.case, []).append(job)
+        for pending in by_case.values():
             while pending:
                 try:
-                    yield from self._run_problem(pending, advance)
+                    yield from self._run_case(pending, advance)
                 except _LostError:
                     tunings, precision = self.device.tunings, self.device.precision
                     self.device = Device(self.device.info).at(precision)
                     self.device.tunings = tunings
 
-    def _run_problem(self, pending: list[Job], advance: Callable[[Task, Variant], object]) -> Iterator[Job]:
-        """Takes the tasks of one problem off the list, one by one."""
-        problem = self._problem(pending[0])
+    def _run_case(self, pending: list[Job], advance: Callable[[Task, Variant], object]) -> Iterator[Job]:
+        """Takes the tasks of one case off the list, one by one."""
+        problem = self._problem(pending[0].case)
         self.device.programs.build_ahead(
             call.assemble() for job in pending for call in problem.needed(job.task, self._selected[job.task])
         )
@@ -153,15 +153,14 @@ class Tuner:
 
     # -- choosing what to measure ------------------------------------------------------------------------------------
 
-    def _problem(self, job: Job) -> _Problem:
-        key = job.case, job.task.has_cells
-        if key not in self._problems:
-            self._problems[key] = _Problem(job.case, self.batch_size, self._tuning, has_cells=job.task.has_cells)
-        return self._problems[key]
+    def _problem(self, case: Case) -> _Problem:
+        if case not in self._problems:
+            self._problems[case] = _Problem(case, self.batch_size, self._tuning)
+        return self._problems[case]
 
     def _select(self, job: Job) -> list[Variant]:
         """The default, the cheapest candidate of each variant, and as many more as the level says."""
-        problem, broken = self._problem(job), self.device.tunings.broken
+        problem, broken = self._problem(job.case), self.device.tunings.broken
         every = problem.candidates[job.task]
         candidates = sorted(every, key=lambda item: (item.doubt, item.cost))
         least, factor = _REACH[self.level]
@@ -261,39 +260,23 @@ def _plain(model: DeviceModel) -> DeviceModel:
     return replace(model, is_simt=False)
 
 
-def _in_cells(plan: Plan, kind: StorageType) -> Plan:
-    """Return a plan whose blobs have cells for elements where their units fill them; they take as much memory."""
-    sites = {name: site.in_cells(kind) for name, site in plan.sites.items()}
-    outputs, deltas = (
-        {name: blob.in_cells(kind) for name, blob in blobs.items()} for blobs in (plan.outputs, plan.deltas)
-    )
-    return replace(plan, sites=sites, outputs=outputs, deltas=deltas)
-
-
-def _cheapest_first(found: Collection[Implementation]) -> list[Implementation]:
-    """Return those of the least doubt in the order of their costs."""
-    least = min((item.doubt for item in found), default=0)
-    return sorted((item for item in found if item.doubt == least), key=lambda item: item.cost)
-
-
 class _Problem:
     """A case, planned alone, with the candidates of its tasks, which keep their own memory in ``scratch`` arrays.
-
-    Args:
-        has_cells: whether blobs whose units fill cells have them.
 
     Attributes:
         candidates: by task.
         plain: by task, what computes the same on any device, the cheapest first: the candidates of CPUs.
     """
 
-    def __init__(self, case: Case, batch_size: int, tuning: Tuning, *, has_cells: bool = False) -> None:
-        self.case, self.tuning, self.has_cells = case, tuning, has_cells
-        plan = make_plan(case_graph(case), batch_size, tuning=tuning, every_halo=True, **CASE_SETTINGS)
-        self.plan = _in_cells(plan, tuning.cells) if has_cells and tuning.cells else plan
+    def __init__(self, case: Case, batch_size: int, tuning: Tuning) -> None:
+        self.case, self.tuning = case, tuning
+        self.plan = make_plan(case_graph(case), batch_size, tuning=tuning, every_halo=True, **CASE_SETTINGS)
         self.candidates = self._alternatives(tuning)
         plain = self._alternatives(replace(tuning, model=_plain(tuning.model), precision="fp32")).values()
-        self.plain = dict(zip(self.candidates, map(_cheapest_first, plain), strict=True))
+        self.plain = {
+            task: sorted((item for item in found if item.doubt == 0), key=lambda item: item.cost)
+            for task, found in zip(self.candidates, plain, strict=True)
+        }
 
     def _alternatives(self, tuning: Tuning) -> dict[Task, list[Implementation]]:
         site = self.plan.sites[CASE_LAYER]
@@ -367,8 +350,7 @@ class _Problem:
         for step in (1, -1):
             shape = _odd_shape(self.case.input, step)
             with contextlib.suppress(ShapeError):  # The filter does not fit.
-                case = replace(self.case, input=shape)
-                found.append(_Problem(case, _ODD_BATCH, self.tuning, has_cells=self.has_cells))
+                found.append(_Problem(replace(self.case, input=shape), _ODD_BATCH, self.tuning))
         return found
 
 
@@ -443,8 +425,7 @@ class _Arena:
     def _compare(self, task: Task, way: Variant, count: int) -> None:
         """Raises _WrongError if the candidate agrees with neither of two others."""
         found = self._results(self._calls[task, way], count)
-        rounding = _LARGEST * self.problem.tuning.storage.epsilon
-        tolerance = max(TOLERANCES[self.problem.candidate(task, way).precision], rounding)
+        tolerance = TOLERANCES[self.problem.candidate(task, way).precision]
         differences = []
         for other in self.problem.references(task, way):
             if self.problem.is_plain and is_broken(task, other.way, self.device.tunings.broken):

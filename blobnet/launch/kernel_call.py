@@ -96,10 +96,8 @@ class Blob:
         return replace(self, layout=self.layout.slice_units(first // cell, units // cell))
 
     def in_cells(self, kind: StorageType) -> Blob:
-        """Return the blob with cells for elements, if its units fill them; else itself."""
+        """Return the blob with cells for elements, if its units fill them."""
         layout, cell = self.layout, kind.cell
-        if self.type.cell > 1 or layout.unit_count % cell:
-            return self
         units = {name: getattr(layout, name) // cell for name in ("unit_count", "unit_offset", "unit_memory_count")}
         return replace(self, layout=replace(layout, **units), type=kind)
 

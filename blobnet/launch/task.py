@@ -10,8 +10,6 @@ from functools import cached_property
 
 from blobnet.support.formatting import size_text
 
-#: What the precision of a task ends with if a blob has cells: what was measured of blobs of numbers does not count.
-CELLS = "-cells"
 #: By what factor a batch may differ from one that was measured, and still take what was the fastest for that.
 NEAR = 2.0
 _TASK = re.compile(
@@ -37,7 +35,7 @@ class Task:
         direction: see blobnet/implementations/base.py.
         layer: its input's shape and what makes its work, as benchmarks write them (blobnet/examination/layer_cases.py).
         batch_size: samples of the plan.
-        precision: of the products, and whether a blob has cells (CELLS); fp32 is not written.
+        precision: of the products; fp32 is not written.
         family: what the kernels compute, whatever the sizes: ``convolution`` or ``dense``.
     """
 
@@ -59,11 +57,6 @@ class Task:
     def __str__(self) -> str:
         precision = "" if self.precision == "fp32" else f" {self.precision}"
         return f"{self.direction} {self.layer} batch {self.batch_size}{precision}"
-
-    @property
-    def has_cells(self) -> bool:
-        """True if a blob has cells for elements."""
-        return self.precision.endswith(CELLS)
 
     @property
     def of_any_batch(self) -> Task:

@@ -185,12 +185,16 @@ class LayerContext:
 
     def in_cells(self, kind: StorageType) -> LayerContext:
         """Return the site with cells for the elements of all blobs whose units fill cells."""
+
+        def fits(blob: Blob) -> Blob:
+            return blob.in_cells(kind) if blob.shape.units % kind.cell == 0 and blob.type.cell == 1 else blob
+
         return replace(
             self,
-            inputs=tuple(blob.in_cells(kind) for blob in self.inputs),
-            output=self.output.in_cells(kind),
-            input_deltas=tuple(blob and blob.in_cells(kind) for blob in self.input_deltas),
-            output_delta=self.output_delta and self.output_delta.in_cells(kind),
+            inputs=tuple(map(fits, self.inputs)),
+            output=fits(self.output),
+            input_deltas=tuple(blob and fits(blob) for blob in self.input_deltas),
+            output_delta=self.output_delta and fits(self.output_delta),
         )
 
     def parameter(self, name: str) -> Array:

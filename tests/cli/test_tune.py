@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -32,17 +31,13 @@ from blobnet.hardware.device_model import GENERIC
 from blobnet.implementations import tensor
 from blobnet.implementations.base import BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.direct import Direct
-from blobnet.implementations.patches_rows import UnitPatches
-from blobnet.launch.kernel_call import GlobalSize, KernelCall, Tuning
+from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.launch.kernel_source import Definition, Macro
 from blobnet.launch.task import BrokenVariant, Task, Variant
-from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, FLOAT32_CELLS
 from blobnet.model import Model
 from blobnet.network.graph import Graph, sequential
 from blobnet.network.parameters import DeviceParameters
-from blobnet.planning import make_plan, settling
 from tests.kinds import only, tuning_for
-from tests.planning.test_in_cells import prefer_cells
 from tests.shipped import check_shipped
 from tests.small_tiles import SMALL_WARP
 from tests.tiny import digits, tiny_model
@@ -442,7 +437,7 @@ def test_levels(fresh: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts["none"] == 0 < counts["fast"] < counts["wide"]
     fast = Tuner(fresh, jobs, 4, "fast")
     for job in jobs:
-        every = fast._problem(job).candidates[job.task]
+        every = fast._problem(job.case).candidates[job.task]
         found = sorted(every, key=lambda item: (item.doubt, item.cost))
         cheapest = [item.way for item in found][:4]
         assert set(cheapest) <= set(fast._selected[job.task])
@@ -570,46 +565,6 @@ def test_tuned_plans_compute_the_same(fresh: Device) -> None:
     np.testing.assert_allclose(
         *tuned.predict(IndexedReader(sources_for(model.graph, x, "x")), len(x)), wanted, rtol=1e-5, atol=1e-5
     )
-
-
-@pytest.mark.parametrize("is_right", [True, False])
-def test_tasks_in_cells(fresh: Device, is_right: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What plans with cells take is measured, checked and chosen apart from what blobs of numbers have."""
-    monkeypatch.setattr(settling, "_cost", prefer_cells)
-    settings = tuning_for("cpu", compute_units=2, lanes=16, registers=32, local_memory=1 << 18)
-
-    def with_cells(device: Device) -> Tuning:
-        return dataclasses.replace(settings, cells=FLOAT32_CELLS, choices=device.tunings.choices)
-
-    monkeypatch.setattr(Device, "tuning", property(with_cells))
-    times(monkeypatch, patches2_rows=0.1)
-    work = UnitPatches.patch_work
-
-    def short(self: UnitPatches, units: int) -> tuple[GlobalSize, None]:
-        return (GlobalSize(1), None) if self.cells == 2 else work(self, units)
-
-    if not is_right:
-        monkeypatch.setattr(UnitPatches, "patch_work", short)
-    stack = [layers.Input(8, 9, 11), layers.Conv2D(24, 1), layers.Conv2D(16, 3, padding=1), layers.Conv2D(8, 1)]
-    graph = sequential([*stack, layers.Flatten()])
-    inner = Task.parse("forward 24x9x11:16k3p1 batch 4 fp32-cells")
-    jobs = [job for job in jobs_of(graph, 4, False, fresh.tuning) if job.task == inner]
-    assert len(jobs) == 1
-    with contextlib.nullcontext() if is_right else pytest.warns(BlobnetWarning, match=r"patches2_rows .* is wrong by"):
-        assert list(Tuner(fresh, jobs, 4, "fast").run(lambda *_: None)) == jobs
-    chosen = {call.task: call.way.variant for _, call in make_plan(graph, 4, tuning=fresh.tuning).calls if call.way}
-    assert (chosen[inner] == "patches2_rows") == is_right
-
-
-def test_results_may_round_to_what_blobs_keep(fresh: Device) -> None:
-    """Sums in float32 differ in the last bit of half a number, where one rounds it up and another one down."""
-    settings = tuning_for("gpu", compute_units=2, precision="bf16", storage=BFLOAT16)
-    (case,) = layer_cases.named("96x9x8:40k3p1")
-    problem = tuner._Problem(case, 4, dataclasses.replace(settings, cells=BFLOAT16_CELLS), has_cells=True)
-    for task, candidates in problem.candidates.items():
-        assert task.has_cells
-        assert {item.way.variant for item in candidates} == {"cells", "compiled"}
-        _Arena(fresh, problem, {task: [Variant("compiled")]}).verify(task, Variant("compiled"))
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
