@@ -214,7 +214,8 @@ class _Pieces:
             others = {self._operands[name].storage for name in read & self._operands.keys()}
             end = self._operands.get(last.name)
             if not isinstance(end, Blob) or end.storage in others or end.type != FLOAT32:
-                name = f"{self._context.label}: {tensor.name}"
+                # A name of its own: of one sample the compiler's memory of the tensor does not grow by samples.
+                name = f"{self._context.label}: {tensor.name} between pieces"
                 end = self._context.memory(name, 0, tensor.elements // self._context.batch)
             self._own[tensor.name] = end
         return self._own[tensor.name]

@@ -274,6 +274,20 @@ def test_predictions_on_processors(device: Device, name: str, monkeypatch: pytes
     np.testing.assert_allclose(in_cells, plain, rtol=0, atol=1e-5 * float(np.abs(plain).max()))
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_transposed_convolution_in_cells(device: Device, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its pieces would leave one another in memory of numbers is asked for, and not taken."""
+    monkeypatch.setattr(settling, "_cost", prefer_cells)
+    x = np.random.default_rng(1).standard_normal((count, 8, 9, 7)).astype(np.float32)
+    found = []
+    for kind in (None, FLOAT32_CELLS):
+        monkeypatch.setattr(Device, "tuning", replace(tuning_for("cpu", lanes=16), cells=kind))
+        images = layers.Input(8, 9, 7)()
+        node = layers.ConvTranspose2D(24, 3, 2)(layers.Conv2D(16, 3, padding=1)(images))
+        found.append(Model(images, layers.Conv2D(8, 1)(node), seed=3).predict(x, device=device, batch_size=count))
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-5 * float(np.abs(found[0]).max()))
+
+
 @pytest.mark.parametrize(
     ("facts", "precision", "kind"),
     [
