@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from blobnet.implementations.base import BACKWARD_WEIGHTS
 from blobnet.implementations.blocking import VECTOR_COST, Block, blocks, vector_tiles
@@ -34,16 +34,26 @@ MOST_TILES = 4
 CACHE_PART, CORE_BYTES = 4, 1 << 22
 #: What it costs to make a vector of patches at a point, and each of its values, in multiply-adds.
 READ_VECTOR_COST, READ_COST = 250, 25
-#: To make a value of a result of one at a point.
-RESULT_COST = 14
-#: To make a value of the weights at a point, and to read one that the last batch has left.
-WEIGHT_COST, KEPT_COST = 75, 5
-#: A multiply-add of the products.
-PRODUCT_COST = 1.2
+#: To make a value of the weights at a point.
+WEIGHT_COST = 75
 #: To add up the lanes of a sum over patches, and the patches that such sums should have.
 SUM_COST, MIN_SUM = 60, 512
-#: To begin a chunk.
-CHUNK_COST = 1_500_000
+
+
+class Costs(NamedTuple):
+    """What parts of the work cost, in multiply-adds.
+
+    Attributes:
+        result: to make a value of a result of one at a point.
+        kept: to read a value of the weights at a point that the last batch has left.
+        product: a multiply-add of the products.
+        chunk: to begin a chunk.
+    """
+
+    result: float
+    kept: float
+    product: float
+    chunk: float
 
 
 class Patches(Winograd):
@@ -55,6 +65,7 @@ class Patches(Winograd):
     variants = ("patches2", "patches4")
     kernels = "convolution/winograd_sums"
     weight, patch = "convolution/winograd_blocks", "convolution/winograd_rows"
+    costs: ClassVar[Costs] = Costs(result=14, kept=5, product=1.2, chunk=1_500_000)
 
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Patches]:
@@ -146,12 +157,12 @@ class Patches(Winograd):
 
     @property
     def cost(self) -> float:
-        operation = self.operation
-        result = RESULT_COST * operation.units * self.sample_patches
-        sums = PRODUCT_COST * self.tile.cost * self.depth * len(self.chunks)
-        weights = (KEPT_COST if operation.keeps_weights else WEIGHT_COST) * self.fixed
+        operation, costs = self.operation, self.costs
+        result = costs.result * operation.units * self.sample_patches
+        sums = costs.product * self.tile.cost * self.depth * len(self.chunks)
+        weights = (costs.kept if operation.keeps_weights else WEIGHT_COST) * self.fixed
         every = self.batches * (operation.batch_size * (self.reading + result) + sums + weights)
-        return every / operation.cores + CHUNK_COST * len(self.chunks)
+        return every / operation.cores + costs.chunk * len(self.chunks)
 
     def calls(self) -> list[KernelCall]:
         operation, units = self.operation, self.operation.groups * self.units
@@ -219,9 +230,9 @@ class _Gradient(Patches):
     def cost(self) -> float:
         operation = self.operation
         vectors = sum(-(-len(chunk) * self.sample_patches // self.tile.lanes) for chunk in self.chunks)
-        sums = (PRODUCT_COST * VECTOR_COST * vectors) * self.tile.cost + SUM_COST * len(self.chunks) * self.fixed
+        sums = (self.costs.product * VECTOR_COST * vectors) * self.tile.cost + SUM_COST * len(self.chunks) * self.fixed
         every = operation.batch_size * self.reading + sums + WEIGHT_COST * self.fixed
-        return self.batches * every / operation.cores + CHUNK_COST * len(self.chunks)
+        return self.batches * every / operation.cores + self.costs.chunk * len(self.chunks)
 
     def calls(self) -> list[KernelCall]:
         operation, tile = self.operation, self.tile

@@ -11,15 +11,14 @@ from functools import cached_property
 from blobnet.implementations.base import FORWARD
 from blobnet.implementations.blocking import Block
 from blobnet.implementations.operation import Operation
-from blobnet.implementations.patches import WEIGHT_COST, Patches
+from blobnet.implementations.patches import Costs, Patches
 from blobnet.implementations.rows import has_vectors, unit_blocks
 from blobnet.launch.kernel_call import GlobalSize, rounded_up
 from blobnet.launch.kernel_source import Macro
 from blobnet.memory.blob import CELL_UNITS, FLOAT32
 
-#: What it costs to make a value of a patch at a point, of a result of one, in multiply-adds; a multiply-add of the
-#: products, to read a weight that the last batch has left, and to begin a chunk.
-READ_COST, RESULT_COST, PRODUCT_COST, KEPT_COST, CHUNK_COST = 48, 22, 0.7, 9, 1_000_000
+#: What it costs to make a value of a patch at a point, in multiply-adds.
+READ_COST = 48
 
 
 class UnitPatches(Patches):
@@ -29,6 +28,7 @@ class UnitPatches(Patches):
     variants = ("patches2_rows", "patches4_rows")
     kernels = "convolution/winograd_unit_sums"
     patch = "convolution/winograd_units"
+    costs = Costs(result=22, kept=9, product=0.7, chunk=1_000_000)
     takes_cells = True
     needs_cells = True
 
@@ -50,7 +50,7 @@ class UnitPatches(Patches):
 
     @cached_property
     def patches_at_once(self) -> int:
-        # So many that the weights of a point are read for several runs, unless there are too few work-items for it.
+        # As many runs as share one reading of a point's weights, and leave enough work-items for all cores.
         runs = self.patches // self.tile.units
         items = self.units // self.tile.values * runs
         most = items // (self.tunables(self.operation)["TARGET_ITEMS"] * self.operation.cores)
@@ -73,10 +73,5 @@ class UnitPatches(Patches):
         return GlobalSize(units // CELL_UNITS, self.sample_patches // self.row_patches), None
 
     @property
-    def cost(self) -> float:
-        operation = self.operation
-        values = READ_COST * operation.depth + RESULT_COST * operation.units
-        sums = PRODUCT_COST * self.tile.cost * self.depth * len(self.chunks)
-        weights = (KEPT_COST if operation.keeps_weights else WEIGHT_COST) * self.fixed
-        every = self.batches * (operation.batch_size * self.sample_patches * values + sums + weights)
-        return every / operation.cores + CHUNK_COST * len(self.chunks)
+    def reading(self) -> float:
+        return READ_COST * self.operation.depth * self.sample_patches

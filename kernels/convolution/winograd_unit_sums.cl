@@ -16,7 +16,7 @@
  *   ROW_PATCHES     side by side
  *   UNITS           whole blocks: units of the output or more
  *   DEPTH           units of the source
- *   PATCHES         patches of all samples, whole runs, or more
+ *   PATCHES         patches of all samples, in whole runs
  *   WEIGHTS_PITCH
  *   PATCHES_PITCH
  *   CELLS           results of a patch on a side, 2 or 4
@@ -43,7 +43,7 @@
 
 #define BLOCK_UNITS (BLOCK_VECTORS * LANES)
 #define BLOCKS (UNITS / BLOCK_UNITS)
-/* Lines of the next point's weights that a run asks for, in each of its steps. */
+/* Vectors of the next point's weights that a run asks for, in each of its steps. */
 #define ASKS (RUNS_AT_ONCE == 1 ? 0 : (BLOCK_VECTORS * SOURCE_CELL + RUNS_AT_ONCE - 1) / RUNS_AT_ONCE)
 #define MOST_PATCHES (RUN * RUNS_AT_ONCE)
 
@@ -55,8 +55,8 @@ INLINE void multiply(__local real_t sums[RUN][BLOCK_VECTORS][LANES], __global co
     clear_sums(near);
     for (int c = 0; c < DEPTH / SOURCE_CELL; c++) {
 #pragma unroll
-        for (int line = 0; line < ASKS; line++) {
-            const int at = run * ASKS + line;
+        for (int i = 0; i < ASKS; i++) {
+            const int at = run * ASKS + i;
             PREFETCH_TO_KEEP(left + WEIGHTS_PITCH + at / SOURCE_CELL * (DEPTH * LANES)
                              + (c * SOURCE_CELL + at % SOURCE_CELL) * LANES);
         }
