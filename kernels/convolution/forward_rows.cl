@@ -43,6 +43,7 @@
 #include "convolution/epilogue.h"
 #include "convolution/unit_vectors.h"
 
+#define OUTPUT_UNITS (OUTPUT_UNIT_COUNT * CELL_UNITS)
 #define UNIT_VECTORS ((OUTPUT_UNITS + LANES - 1) / LANES)
 #define UNIT_BLOCKS ((UNIT_VECTORS + BLOCK_VECTORS - 1) / BLOCK_VECTORS)
 #define RUNS ((OUTPUT_UNIT_WIDTH + RUN - 1) / RUN)

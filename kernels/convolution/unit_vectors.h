@@ -3,7 +3,6 @@
  * positions: each weight is loaded once for the block, and each number is what all vectors of its position are multiplied
  * by.
  */
-#define OUTPUT_UNITS (OUTPUT_UNIT_COUNT * CELL_UNITS)
 /* Elements of the output that a vector makes at a position. */
 #define VECTOR_ELEMENTS (LANES / CELL_UNITS)
 
