@@ -237,7 +237,7 @@ class Tiled(Implementation):
                 products.append(operation.call(self.kernel, size, tile.items, **arrays, **facts))
             elif not operation.accumulate and not cleared:
                 # What no tap meets is 0. Of a product in splits, the partial sums must be.
-                work = elementwise_work(operation.result.layout.shape, operation.tuning)
+                work = elementwise_work(operation.result.layout.shape, operation.tuning, operation.batch_size)
                 cleared = [operation.call("convolution/clear", *work, f"{operation.label}: clear")]
         if not products or self.in_place:
             return [*cleared, *products, *others]

@@ -13,6 +13,8 @@ from blobnet.memory.blob import Shape
 #: 'invalid arguments'.
 GROUP_SIZE = 128
 _GROUP_UNITS = 64
+#: The most rows of a GPU's work-item, and the work-groups of a compute unit that are enough: to begin one takes time.
+_MOST_ROWS, _ENOUGH_GROUPS = 8, 32
 #: Work-items of a GPU that share a small plane.
 _FEW_SHARERS = 16
 #: Parts of a sum up to which a GPU's work-item adds up several elements; how many: SIDE of kernels/gradient/reduce.cl.
@@ -21,16 +23,21 @@ _FEW_SPLITS, _SIDE = 4, 4
 _CELLS_OF_A_WORK_ITEM = 4096
 
 
-def elementwise_work(shape: Shape, tuning: Tuning) -> tuple[GlobalSize, tuple[int, int, int] | None]:
+def elementwise_work(shape: Shape, tuning: Tuning, samples: int = 1) -> tuple[GlobalSize, tuple[int, int, int] | None]:
     """Work size for kernels that loop ``y`` and ``x`` from their global id in steps of GLOBAL_HEIGHT and GLOBAL_WIDTH.
 
-    A CPU gets a plane a work-item, whose inner loop its compiler vectorizes; a GPU gets neighbours on neighbours.
+    A CPU gets a plane a work-item, whose inner loop its compiler vectorizes; a GPU gets neighbours on neighbours, and
+    several rows a work-item where ``samples`` make many work-groups.
     """
     if not tuning.model.is_simt:
         return GlobalSize(1, 1, shape.planes), None
     width = power_of_two(shape.width, group_size(tuning.model, 64))
     height = power_of_two(shape.height, group_size(tuning.model) // width)
-    return GlobalSize(width, rounded_up(shape.height, height), shape.planes), full_group(tuning.model, width, height)
+    local = full_group(tuning.model, width, height)
+    steps = -(-shape.height // height)
+    groups = samples * shape.planes * steps // local[2]
+    rows = max(1, min(_MOST_ROWS, groups // (_ENOUGH_GROUPS * tuning.model.cores)))
+    return GlobalSize(width, -(-steps // rows) * height, shape.planes), local
 
 
 def planes_at_once(shape: Shape) -> int:

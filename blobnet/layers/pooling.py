@@ -62,7 +62,7 @@ class _Pool(Pooling):
         planes = site.inputs[0].layout.shape
         tunables = site.tuning.of(kernel)
         begin, end = self._full_columns(planes)
-        size, local = elementwise_work(site.output.layout.shape, site.tuning)
+        size, local = elementwise_work(site.output.layout.shape, site.tuning, site.batch_size)
         call = KernelCall(
             kernel,
             f"{site.name} forward",
@@ -96,7 +96,8 @@ class _Pool(Pooling):
         lanes = _lanes_within(end - begin, tunables["MAXIMUM_LANES"], delta)
         if site.accumulate[0]:
             end -= (end - begin) % lanes
-        size, local = elementwise_work(Shape(planes.units, planes.height, end_group - first_group), site.tuning)
+        groups = Shape(planes.units, planes.height, end_group - first_group)
+        size, local = elementwise_work(groups, site.tuning, site.batch_size)
         return [
             KernelCall(
                 kernel,
@@ -308,7 +309,7 @@ class GlobalAveragePool(Layer):
         delta = site.input_deltas[0]
         if delta is None:
             return []
-        size, local = elementwise_work(delta.layout.shape, site.tuning)
+        size, local = elementwise_work(delta.layout.shape, site.tuning, site.batch_size)
         return [
             KernelCall(
                 "pooling/global_average_backward",
