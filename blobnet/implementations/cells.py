@@ -42,7 +42,7 @@ _MIN_RUNS, _STAGED_UNITS = 2, 32
 #: The cost of packing few cells, which wait for memory; and of a launch with much local memory, before and after which
 #: compute units divide theirs anew: with 35 of these mobilenet_v2 takes 0.58 ms for an image, without 0.40 (H200).
 _PACKING_COST, _DIVIDING_COST = 4 * LAUNCH_COST, 2 * LAUNCH_COST
-#: Most products with phases side by side, in which some factors are zeros, as a multiple of the fewest.
+#: Most products in which some factors are zeros, or whose sums nobody wants, as a multiple of the fewest.
 _ZEROS = 4 / 3
 #: Rows of a warp group's product, and its work-items.
 _GROUP_ROWS, _GROUP_ITEMS = 64, 128
@@ -190,12 +190,14 @@ class _Positions:
         row, sample: positions of a row, and of a sample with the zeros around it.
         tables: for each phase, of each tap its source phase, shift and number; how far shifts reach; the first of them.
         lists: the source's, and a gradient's delta's.
+        whole: whether work-groups copy samples whole, as few long pieces; samples are whole warp groups then.
     """
 
     row: int
     sample: int
     tables: Sequence[tuple[list[tuple[int, int, int]], int, int]]
     lists: Sequence[_Lists]
+    whole: bool
 
 
 def _runs(taps: Sequence[tuple[int, int, int]], columns: int, places: Sequence[int]) -> _Runs:
@@ -339,7 +341,11 @@ class Cells(Tiled):
             if way == "packed":
                 apart = sample, (self.source_phases, 1)[number] * self.operation.groups * cells * sample
             lists.append(_Lists(cells, *apart, base, way))
-        return _Positions(row, sample, tables, lists)
+        # A gradient would sum up what is beyond a sample; and lists beyond the last one are another sample's.
+        whole = rounded_up(sample, _GROUP_ROWS)
+        is_whole = not self.of_weights and lists[0].way == "lie" and lists[0].cells % self.depth_cells == 0
+        is_whole = is_whole and self.tile.columns % whole == 0 and whole <= _ZEROS * sample
+        return _Positions(row, whole if is_whole else sample, tables, lists, is_whole)
 
     def _memory(self, number: int) -> Array:
         """Memory for the cells of what is read."""
@@ -446,7 +452,9 @@ class Cells(Tiled):
     @property
     def _cells(self) -> Pair:
         """Cells of a run, and of the weights of a step: with two signals, which are as long as a cell."""
-        return self.depth_cells * (self.span + self.tile.positions) + 1, self.depth_cells * self.tile.units + 1
+        counted, columns = self.counted, self.tile.positions
+        run = columns // counted.sample * counted.lists[0].list if counted.whole else self.span + columns
+        return self.depth_cells * run + 1, self.depth_cells * self.tile.units + 1
 
     @cached_property
     def _tap_blocks(self) -> list[tuple[int, int]]:
@@ -518,6 +526,7 @@ class Cells(Tiled):
             "SOURCE_STRIDE_Y": self.rows.stride,
             "SOURCE_STRIDE_X": self.places.stride,
             "SCATTERED": int(source.way == "scattered"),
+            "WHOLE_SAMPLES": int(self.counted.whole),
         }
 
     def _packed(self) -> list[KernelCall]:

@@ -33,6 +33,7 @@
  *   RUN_TABLE         place and first position of each run
  *   SPAN              positions of a run beyond a tile's
  *   SCATTERED         1: the source's cells are copied one by one, see cell_lists.h
+ *   WHOLE_SAMPLES     1: samples of the source are copied whole
  *   SOURCE_STRIDE_Y   from row to row of a run, in the source
  *   SOURCE_STRIDE_X
  *   SOURCE_BASE       the cell of the first position

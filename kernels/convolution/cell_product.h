@@ -8,6 +8,10 @@
  * (cell_lists.h). RUN_STAGES runs, and the weights of STAGES taps, lie in local memory or are on their way there. Where
  * STAGES are all steps of a tile (KEPT), the weights are copied once.
  *
+ * With WHOLE_SAMPLES a tile's positions are those of whole samples, SAMPLE_POSITIONS of each: a run is all that lies in
+ * DEPTH_CELLS lists of these samples, one copy a sample. NOTE: a copy takes as long as 50 cells; in lists of 7x7 positions
+ * a run would be 24 of them.
+ *
  * RUN_TABLE has two numbers for each run of a block of the depth: its place in the source, and its first position.
  * TAP_TABLE has three for each tap, in the order in which runs need them: its run, its shift from the run's first
  * position, and its number in the filter.
@@ -20,8 +24,20 @@
 #include "convolution/cell_lists.h"
 
 #define WARP_GROUP (WARP / GROUP_WARPS)
-#define RUN_POSITIONS (TILE_COLUMNS + SPAN)
-#define RUN_ELEMENTS (DEPTH_CELLS * RUN_POSITIONS)
+/* How far it is in a run from list to list, and to the first position of a warp group. */
+#if WHOLE_SAMPLES
+#define RUN_LIST SOURCE_LIST
+#define RUN_SAMPLES (TILE_COLUMNS / SAMPLE_POSITIONS)
+#define RUN_ELEMENTS (RUN_SAMPLES * SAMPLE_ELEMENTS)
+#define SAMPLE_ELEMENTS (DEPTH_CELLS * RUN_LIST)
+#define OWN_ROWS                                                                                            \
+    (WARP_GROUP * 64 / SAMPLE_POSITIONS * SAMPLE_ELEMENTS + WARP_GROUP * 64 % SAMPLE_POSITIONS + FIRST_CELL \
+     + run_table[0][1])
+#else
+#define RUN_LIST (TILE_COLUMNS + SPAN)
+#define RUN_ELEMENTS (DEPTH_CELLS * RUN_LIST)
+#define OWN_ROWS (WARP_GROUP * 64)
+#endif
 #define STAGE_ELEMENTS (DEPTH_CELLS * TILE_UNITS)
 #define LOCAL_CELLS (RUN_STAGES * RUN_ELEMENTS + STAGES * STAGE_ELEMENTS)
 
@@ -62,7 +78,7 @@ INLINE void copy_run(const int run, __global const cell_t *cells, __local cell_t
 {
     if (run < ALL_RUNS && (SCATTERED || COPYING_ITEM < DEPTH_CELLS)) {
         const int block = FIRST_STEP + run % TILE_RUNS / RUNS;
-        const int first = FIRST_POSITION_OF(TILE_OF(run / TILE_RUNS)) + FIRST_CELL + run_table[run % RUNS][1];
+        const int first = FIRST_POSITION_OF(TILE_OF(run / TILE_RUNS));
 #if COPIES_AHEAD
         if (run >= RUN_STAGES) {
             await_signal(RUN_MADE(run), run / RUN_STAGES - 1);
@@ -71,9 +87,19 @@ INLINE void copy_run(const int run, __global const cell_t *cells, __local cell_t
         if (COPYING_ITEM == 0) {
             expect_cells(RUN_CAME(run), EXPECTED(RUN_ELEMENTS));
         }
-        copy_source(RUN_PLACE(run), DEPTH_CELLS, RUN_POSITIONS,
-                    cells + (size_t)GROUP * SOURCE_CELLS * SOURCE_LIST, block * DEPTH_CELLS,
-                    run_table[run % RUNS][0], first, count, RUN_CAME(run));
+        __global const cell_t *lists = cells + (size_t)GROUP * SOURCE_CELLS * SOURCE_LIST;
+#if WHOLE_SAMPLES
+        for (int i = COPYING_ITEM; i < RUN_SAMPLES; i += ITEMS) {
+            const int n = min(first / SAMPLE_POSITIONS + i, count - 1);
+            copy_cells(RUN_PLACE(run) + i * SAMPLE_ELEMENTS,
+                       lists + (size_t)n * SOURCE_SAMPLE + block * SAMPLE_ELEMENTS, SAMPLE_ELEMENTS,
+                       RUN_CAME(run));
+        }
+#else
+        copy_source(RUN_PLACE(run), DEPTH_CELLS, RUN_LIST, lists, block * DEPTH_CELLS,
+                    run_table[run % RUNS][0], first + FIRST_CELL + run_table[run % RUNS][1], count,
+                    RUN_CAME(run));
+#endif
     }
 }
 
@@ -151,12 +177,12 @@ INLINE void accumulate_tile(sums_t sums, const int turn, __global const cell_t *
         copy_weights(step, weights, memory, signals, count);
 #endif
         await_signal(WEIGHTS_CAME(step), KEPT ? 0 : step / STAGES);
-        __local const cell_t *left = RUN_PLACE(run) + WARP_GROUP * 64 + tap_table[tap][1];
+        __local const cell_t *left = RUN_PLACE(run) + OWN_ROWS + tap_table[tap][1];
         __local const cell_t *right = WEIGHTS_PLACE(step);
         BEGIN_PRODUCTS();
         UNROLL
         for (int k = 0; k < DEPTH_CELLS; k += 2) {
-            multiply_cells(sums, left + k * RUN_POSITIONS, RUN_POSITIONS, right + k * TILE_UNITS, TILE_UNITS);
+            multiply_cells(sums, left + k * RUN_LIST, RUN_LIST, right + k * TILE_UNITS, TILE_UNITS);
         }
         END_PRODUCTS();
         AWAIT_PRODUCTS(1);

@@ -23,6 +23,7 @@ from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.memory.blob import BFLOAT16_CELLS, CELLS_OF, BlobLayout, Shape
 from tests.kinds import tuning_for
+from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract
 from tests.layers.test_convolution_tensor import MORE_CASES, check_rounding, exact, need_tensor_cores
 from tests.layers.test_convolution_variants import in_splits
@@ -82,7 +83,17 @@ WHOLE: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "padding beyond the filter": (Conv2D(8, 2, padding=((3, 0), (0, 4)), bias=False), Shape(8, 3, 4)),
     "few input units": (Conv2D(16, 3, padding=1, bias=False), Shape(3, 6, 5)),
     "row": (Conv1D(16, 3, padding=1, bias=False), Shape(16, 9)),
+    "samples of a warp group": (Conv2D(32, 3, padding=1), Shape(48, 7, 7)),
+    "samples of a little less": (Conv2D(16, 1, bias=False), Shape(48, 7, 7)),
+    "samples of a warp group, of groups": (Conv2D(48, (3, 2), padding=1, groups=3), Shape(48, 6, 6)),
 }
+
+
+def copied_whole(report: ContractReport) -> set[Any]:
+    """Whether products copy samples whole, where these are as small as can be."""
+    made = report.runs["tight"].calls
+    calls = [call for phase in ("forward", "backward data") for call in made[phase]]
+    return {call.macros["WHOLE_SAMPLES"] for call in calls if "WHOLE_SAMPLES" in call.macros}
 
 
 @pytest.mark.parametrize(
@@ -92,6 +103,8 @@ def test_blobs_of_cells(device: Device, small_tiles: None, case: str, precision:
     """Blobs have cells: they are read and written as they lie, in every arrangement."""
     of_cells = replace(tuning(precision), storage=CELLS_OF[PRECISIONS[precision][1]])
     report = exact(device, *WHOLE[case], tuning=of_cells, fused=("relu",))
+    if case.startswith("samples"):
+        assert copied_whole(report) == {1}
     packed = [
         call.label
         for run in report.runs.values()
@@ -104,6 +117,15 @@ def test_blobs_of_cells(device: Device, small_tiles: None, case: str, precision:
     else:
         # Those of a gradient have one pitch where all are alike.
         assert all("weight" in label for label in packed), packed
+
+
+def test_samples_of_two_warp_groups(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are copied whole, one or two of them a tile, as is the last tile, in which samples are missing."""
+    layer, shape = Conv2D(16, 2, dilation=2, padding=1), Shape(16, 8, 11)
+    of_cells = replace(tuning(), storage=BFLOAT16_CELLS)
+    for columns in (128, 256):
+        monkeypatch.setattr(cells, "TILES", (CellTile(32, columns, 2, 32, 1, speed=1),))
+        assert copied_whole(exact(device, layer, shape, tuning=of_cells)) == {1}
 
 
 #: Of units that are apart.
@@ -210,6 +232,7 @@ def test_error(device: Device, small_tiles: None, precision: str) -> None:
         (Conv2D(16, 1, padding=1), Shape(16, 5, 5)),
         (Conv2D(16, (3, 2), padding=((0, 2), (1, 0)), dilation=(1, 2)), Shape(16, 4, 5)),
         (Conv2D(16, (2, 3), padding=((1, 0), (0, 2))), Shape(16, 3, 6)),
+        (Conv2D(16, 3, padding=1), Shape(16, 7, 7)),
     ],
 )
 def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) -> None:
@@ -234,7 +257,8 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
         if lists.way == "scattered":
             begins = [y * source.layout.width.memory + x for y, x in product(item.rows.phases, item.places.phases)]
         # What the cells of a sample are: numbers of the source's, or -1.
-        found = np.full((item.source_phases, counted.sample), -1)
+        places = source.layout.plane_extent if counted.whole else counted.sample
+        found = np.full((item.source_phases, places), -1)
         height, width = source.shape.height, source.shape.width
         strides = operation.strides if direction != BACKWARD_DATA else (1, 1)
         for y, x in product(range(height), range(width)):
@@ -246,7 +270,7 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
                 found[run, at] = y * width + x
         if lists.way == "lie":
             layout = source.layout
-            assert counted.sample <= layout.plane_extent
+            assert counted.whole or counted.sample <= layout.plane_extent
             assert lists.base == layout.height.before * layout.width.memory + layout.width.before
         ways = zip(item.phases(operation), counted.tables, item.runs, strict=True)
         for phase, (_, _, first), runs in ways:
@@ -256,8 +280,9 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
                 numbers = divmod(tap, phase.horizontal.filter_taps)
                 steps = [(number - axis.first) // axis.step for number, axis in zip(numbers, axes, strict=True)]
                 for at in product(range(phase.vertical.size), range(phase.horizontal.size)):
-                    position = n * counted.sample + at[0] * counted.row + at[1]
-                    sample, cell = divmod(position + lists.base + first + shift, counted.sample)
+                    cell = at[0] * counted.row + at[1] + lists.base + first + shift
+                    # Of samples that are copied whole a tap reads no other's cells.
+                    sample, cell = (n, cell) if counted.whole else divmod(n * places + cell, places)
                     y, x = (
                         axis.stride * place + axis.shift + step * axis.shift_step
                         for axis, place, step in zip(axes, at, steps, strict=True)
