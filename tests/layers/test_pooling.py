@@ -14,6 +14,7 @@ from blobnet.examination.layer_references import Pool, of_pool, window
 from blobnet.examination.reference import pooling
 from blobnet.examination.reference.windows import Sides
 from blobnet.launch.kernel_call import Tuning
+from blobnet.launch.work_sizes import elementwise_work
 from blobnet.layers import (
     AveragePool1D,
     AveragePool2D,
@@ -136,6 +137,17 @@ def test_random_configurations(device: Device, seed: int) -> None:
     tuning = tuning_for("gpu") if seed % 3 == 2 else None
     accumulate = seed % 7 < 3
     check_once(device, layer, shape, sides, inputs, accumulate=accumulate, tuning=tuning, count=count, seed=seed)
+
+
+@pytest.mark.parametrize("layer", [MaxPool2D(3, 2, 1), AveragePool2D((5, 2), 1)], ids=["max", "average"])
+def test_several_rows_a_work_item(device: Device, layer: Pool) -> None:
+    """Of many planes a GPU's work-items take several rows each, and the last of them fewer."""
+    shape, sides = Shape(20, 67, 10), ((1, 1), (1, 1)) if isinstance(layer, MaxPool2D) else ((0, 0), (0, 0))
+    tuning = tuning_for("gpu", compute_units=1)
+    for rows in (shape.height, layer.output_shape([shape]).height):
+        size, local = elementwise_work(Shape(shape.units, rows, shape.width), tuning, samples=3)
+        assert local is not None and size.height < rows - local[1]
+    contract(device, layer, shape, sides, count=3, arrangements=["tight"], tuning=tuning)
 
 
 def test_means_of_windows_that_reach_beyond(device: Device) -> None:
