@@ -146,7 +146,8 @@ def test_several_rows_a_work_item(device: Device, layer: Pool) -> None:
     tuning = tuning_for("gpu", compute_units=1)
     for rows in (shape.height, layer.output_shape([shape]).height):
         size, local = elementwise_work(Shape(shape.units, rows, shape.width), tuning, samples=3)
-        assert local is not None and size.height < rows - local[1]
+        assert local is not None
+        assert size.height < rows - local[1]
     contract(device, layer, shape, sides, count=3, arrangements=["tight"], tuning=tuning)
 
 
