@@ -24,10 +24,11 @@
 #include "convolution/cell_lists.h"
 
 #define WARP_GROUP (WARP / GROUP_WARPS)
-/* How far it is in a run from list to list, and to the first position of a warp group. */
+/* In a run: how far it is from list to list, the work-items that copy, and the first position of a warp group. */
 #if WHOLE_SAMPLES
 #define RUN_LIST SOURCE_LIST
 #define RUN_SAMPLES (TILE_COLUMNS / SAMPLE_POSITIONS)
+#define RUN_COPIES RUN_SAMPLES
 #define RUN_ELEMENTS (RUN_SAMPLES * SAMPLE_ELEMENTS)
 #define SAMPLE_ELEMENTS (DEPTH_CELLS * RUN_LIST)
 #define OWN_ROWS                                                                                            \
@@ -35,6 +36,7 @@
      + run_table[0][1])
 #else
 #define RUN_LIST (TILE_COLUMNS + SPAN)
+#define RUN_COPIES DEPTH_CELLS
 #define RUN_ELEMENTS (DEPTH_CELLS * RUN_LIST)
 #define OWN_ROWS (WARP_GROUP * 64)
 #endif
@@ -76,7 +78,7 @@ __constant int tap_table[][3] = TAP_TABLE;
 INLINE void copy_run(const int run, __global const cell_t *cells, __local cell_t *memory,
                      __local signal_t *signals, const int count)
 {
-    if (run < ALL_RUNS && (SCATTERED || COPYING_ITEM < DEPTH_CELLS)) {
+    if (run < ALL_RUNS && (SCATTERED || COPYING_ITEM < RUN_COPIES)) {
         const int block = FIRST_STEP + run % TILE_RUNS / RUNS;
         const int first = FIRST_POSITION_OF(TILE_OF(run / TILE_RUNS));
 #if COPIES_AHEAD

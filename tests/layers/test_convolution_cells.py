@@ -119,13 +119,22 @@ def test_blobs_of_cells(device: Device, small_tiles: None, case: str, precision:
         assert all("weight" in label for label in packed), packed
 
 
-def test_samples_of_two_warp_groups(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are copied whole, one or two of them a tile, as is the last tile, in which samples are missing."""
-    layer, shape = Conv2D(16, 2, dilation=2, padding=1), Shape(16, 8, 11)
+@pytest.mark.parametrize(
+    ("layer", "shape", "columns"),
+    [
+        (Conv2D(16, 2, dilation=2, padding=1), Shape(16, 8, 11), 128),
+        (Conv2D(16, 2, dilation=2, padding=1), Shape(16, 8, 11), 256),
+        (Conv2D(16, 3, padding=1), Shape(16, 7, 7), 256),
+    ],
+    ids=["a sample", "two", "four"],
+)
+def test_whole_samples_of_a_tile(
+    device: Device, layer: Conv2D, shape: Shape, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one or two warp groups each; also of the last tile, in which samples are missing, and more than lists."""
+    monkeypatch.setattr(cells, "TILES", (CellTile(32, columns, 2, 32, 1, speed=1),))
     of_cells = replace(tuning(), storage=BFLOAT16_CELLS)
-    for columns in (128, 256):
-        monkeypatch.setattr(cells, "TILES", (CellTile(32, columns, 2, 32, 1, speed=1),))
-        assert copied_whole(exact(device, layer, shape, tuning=of_cells)) == {1}
+    assert copied_whole(exact(device, layer, shape, tuning=of_cells, count=5)) == {1}
 
 
 #: Of units that are apart.
