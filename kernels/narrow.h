@@ -1,23 +1,27 @@
 /*
- * Numbers of 16 bits in memory, which nothing computes with: half, and bfloat_t, the first 16 bits of a float. For N of
- * 2, 4, 8 and 16, and without N for one number,
+ * Numbers in memory that nothing computes with: half, and bfloat_t, the first 16 bits of a float, have 16 bits; tf32_t are
+ * floats rounded to tf32 (tf32.h). For N of 2, 4, 8 and 16, and without N for one number,
  *
  *     load_narrowN(pointer)           N numbers, wherever they lie
  *     load_narrow_alignedN(pointer)   the same at a multiple of N of them
- *     store_narrowN(value, pointer)   puts them there, rounded to the nearest, ties to even
+ *     store_narrowN(value, pointer)   puts them there, rounded to the nearest, ties of 16 bits to even
  *     round_narrowN(value, pointer)   what they would be there
  *
  * NOTE: PoCL 3.1 makes of its vstore_half8 and vstore_half16 stores that crash on memory that is not aligned as the
  * vector is; so on hosts numbers become halves in private memory.
  */
 #define NARROW_FUNCTION inline __attribute__((always_inline, overloadable))
+#include "tf32.h"
 typedef ushort bfloat_t;
+typedef uint tf32_t;
 /*
  * Eight of them side by side, and of halves: the units of a cell. NOTE: NVIDIA's compiler loads and stores vectors of 16
  * bits in two parts, these at once.
  */
 typedef uint4 bfloat_cell_t;
 typedef int4 half_cell_t;
+/* Four of tf32. */
+typedef ulong2 tf32_cell_t;
 
 /* What is not a number stays so: its last bits may be all that it has. */
 #define BFLOAT_BITS(float_n, uint_n, value)                                                               \
@@ -72,6 +76,18 @@ NARROW_FUNCTION float round_narrow(const float value, __global const bfloat_t *p
 {
     return as_float(BFLOAT_BITS(float, uint, value) << 16);
 }
+NARROW_FUNCTION float load_narrow(__global const tf32_t *pointer)
+{
+    return as_float(*pointer);
+}
+NARROW_FUNCTION void store_narrow(const float value, __global tf32_t *pointer)
+{
+    *pointer = as_uint(round_tf32(value));
+}
+NARROW_FUNCTION float round_narrow(const float value, __global const tf32_t *pointer)
+{
+    return round_tf32(value);
+}
 
 /*
  * NOTE: names of built-in functions are spelled out, not pasted: blobnet/device/builtins.py declares those that it sees.
@@ -112,6 +128,22 @@ NARROW_FUNCTION float round_narrow(const float value, __global const bfloat_t *p
     NARROW_FUNCTION float##N round_narrow##N(const float##N value, __global const bfloat_t *pointer)       \
     {                                                                                                      \
         return as_float##N(BFLOAT_BITS(float##N, uint##N, value) << (uint##N)(16));                        \
+    }                                                                                                      \
+    NARROW_FUNCTION float##N load_narrow##N(__global const tf32_t *pointer)                                \
+    {                                                                                                      \
+        return as_float##N(LOAD(0, pointer));                                                              \
+    }                                                                                                      \
+    NARROW_FUNCTION float##N load_narrow_aligned##N(__global const tf32_t *pointer)                        \
+    {                                                                                                      \
+        return as_float##N(*(__global const uint##N *)pointer);                                            \
+    }                                                                                                      \
+    NARROW_FUNCTION void store_narrow##N(const float##N value, __global tf32_t *pointer)                   \
+    {                                                                                                      \
+        STORE(TF32_BITS(float##N, uint##N, value), 0, pointer);                                            \
+    }                                                                                                      \
+    NARROW_FUNCTION float##N round_narrow##N(const float##N value, __global const tf32_t *pointer)         \
+    {                                                                                                      \
+        return as_float##N(TF32_BITS(float##N, uint##N, value));                                           \
     }
 NARROW_VECTORS(2, vload_half2, vloada_half2, vstore_half2, vload2, vstore2, convert_uint2, convert_ushort2)
 NARROW_VECTORS(4, vload_half4, vloada_half4, vstore_half4, vload4, vstore4, convert_uint4, convert_ushort4)

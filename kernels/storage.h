@@ -41,13 +41,21 @@ typedef int number_index_t;
         WHAT;                              \
     }
 #else
+#if CELL_UNITS == 8
 typedef float8 number_t;
 typedef float16 number_pair_t;
 typedef int8 number_index_t;
 #define NUMBER_OF(numbers) vload8(0, numbers)
-#define PUT_NUMBER(number, numbers) vstore8(number, 0, numbers)
-#define UNIT_NUMBERS(array, unit) unit_numbers((array) + (unit) * CELL_UNITS)
 #define SET_UNIT_NUMBERS(number, array, unit) vstore8(number, unit, array)
+#else
+typedef float4 number_t;
+typedef float8 number_pair_t;
+typedef int4 number_index_t;
+#define NUMBER_OF(numbers) vload4(0, numbers)
+#define SET_UNIT_NUMBERS(number, array, unit) vstore4(number, unit, array)
+#endif
+#define PUT_NUMBER(number, numbers) SET_UNIT_NUMBERS(number, numbers, 0)
+#define UNIT_NUMBERS(array, unit) unit_numbers((array) + (unit) * CELL_UNITS)
 #define EACH_UNIT(number, WHAT)                                \
     {                                                          \
         real_t numbers_of_units[CELL_UNITS];                   \
@@ -101,7 +109,7 @@ INLINE float8 OVERLOADED load_eight(__global const real_t *pointer)
     }
 NARROW_ACCESS(half)
 NARROW_ACCESS(bfloat_t)
-#if CELL_UNITS > 1
+#if CELL_UNITS == 8
 INLINE number_t OVERLOADED load_value(__global const bfloat_cell_t *pointer)
 {
     const uint4 pairs = *pointer;
@@ -131,14 +139,31 @@ INLINE void OVERLOADED set_value(const number_t value, __global half_cell_t *poi
     }
 UNITS_ACCESS(half)
 UNITS_ACCESS(bfloat_t)
+#elif CELL_UNITS == 4
+INLINE number_t OVERLOADED load_value(__global const tf32_cell_t *pointer)
+{
+    return as_float4(*pointer);
+}
+INLINE void OVERLOADED set_value(const number_t value, __global tf32_cell_t *pointer)
+{
+    const float4 rounded =
+        (float4)(round_tf32(value.s0), round_tf32(value.s1), round_tf32(value.s2), round_tf32(value.s3));
+    *pointer = as_ulong2(rounded);
+}
+#endif
+#if CELL_UNITS > 1
 /* NOTE: without alignment NVIDIA's compiler loads them one by one. */
 INLINE number_t OVERLOADED unit_numbers(__global const real_t *pointer)
 {
 #ifdef ALIGNED_ARRAYS
     __global const float4 *fours = (__global const float4 *)pointer;
+#if CELL_UNITS == 8
     return (float8)(fours[0], fours[1]);
 #else
-    return vload8(0, pointer);
+    return fours[0];
+#endif
+#else
+    return NUMBER_OF(pointer);
 #endif
 }
 STORAGE_ACCESS(__global, number_t)

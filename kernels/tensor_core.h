@@ -9,11 +9,11 @@
  *     right  [0] (t, g)   [1] (t + 4, g)                                               (k, column)
  *     sums   [0] (g, 2t)  [1] (g, 2t + 1)     [2] (g + 8, 2t)  [3] (g + 8, 2t + 1)     (row, column)
  *
- * Factors count as tf32: the sign, 8 bits of exponent and the first 10 of the fraction. round_tf32 rounds to the nearest
- * one. Sums are fp32.
+ * Factors count as tf32: the sign, 8 bits of exponent and the first 10 of the fraction (tf32.h). Sums are fp32.
  *
  * Include it where ITEMS is the size of the work-group; local memory needs TENSOR_EXCHANGE floats for multiply_fragments.
  */
+#include "tf32.h"
 #include "warp.h"
 
 #define LANE_ROW (LANE / 4)
@@ -23,13 +23,6 @@
 
 #define TENSOR_EXCHANGE 0
 #define UNROLL _Pragma("unroll")
-
-INLINE float round_tf32(const float value)
-{
-    uint rounded;
-    __asm__("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-    return as_float(rounded);
-}
 
 /* sums += left * right */
 INLINE void multiply_fragments(real_t sums[4], const float4 left, const real_t right[2],
@@ -48,11 +41,6 @@ INLINE void multiply_fragments(real_t sums[4], const float4 left, const real_t r
 #define TENSOR_EXCHANGE (6 * ITEMS)
 /* NOTE: with a barrier in each step of the innermost loops, unrolled ones take drivers for CPUs many seconds to build. */
 #define UNROLL
-
-INLINE float round_tf32(const float value)
-{
-    return isfinite(value) ? as_float((as_uint(value) + 0x1000) & ~0x1FFF) : value;
-}
 
 INLINE float as_tf32(const float value)
 {

@@ -40,6 +40,23 @@
 #define SUM_REGISTERS (SUM_COLUMNS / 2)
 typedef uint4 cell_t;
 
+/* Of multiply_rows: positions of a product, the row and the column of sum `i`, and how far lists of `cells` lie apart. */
+#if CELL == 8
+#define HELD_POSITIONS 16
+#define ROW_OF_SUM(i) (WARP % GROUP_WARPS * 16 + LANE_ROW + (i) / 2 % 2 * 8)
+#define COLUMN_OF_SUM(i) ((i) / 4 * 8 + LANE_COLUMN * 2 + (i) % 2)
+#define LIST_PITCH(cells) (cells)
+#else
+#define HELD_POSITIONS 8
+#define ROW_OF_SUM(i) \
+    (WARP % GROUP_WARPS / 2 * 32 + LANE_ROW * 4 + (i) / (SUM_REGISTERS / 2) * 2 + (i) / 2 % 2)
+#define COLUMN_OF_SUM(i)                                                                              \
+    (WARP % 2 * (SUM_COLUMNS / 2) + (i) % (SUM_REGISTERS / 2) / 16 * 32 + (LANE_COLUMN * 2 + (i) % 2) * 4 \
+     + (i) / 4 % 4)
+/* The cells that neighbouring lanes load are in different banks: 4 more than a multiple of 8. */
+#define LIST_PITCH(cells) (((cells) + 3) / 8 * 8 + 4)
+#endif
+
 #ifdef __NV_CL_C_VERSION
 
 #define UNROLL _Pragma("unroll")
@@ -134,7 +151,58 @@ INLINE void multiply_cells(real_t sums[SUM_REGISTERS], __local const cell_t *lef
                      : "memory");
 }
 
-#if CELL == 8
+#if CELL == 4
+/*
+ * NOTE: these products take no factor whose rows lie side by side: a warp loads both, and multiplies 32 rows with half of the
+ * columns. Lane (g, t) loads cell g of positions t and t + 4, whose four rows are g and g + 8 of two products of 16 x 8.
+ */
+#define BEGIN_ROWS()
+#define END_ROWS()
+#define AWAIT_ROWS()
+typedef struct {
+    float4 near;
+    float4 far;
+} rows_t;
+
+INLINE rows_t hold_rows(__local const cell_t *left, const uint left_stride)
+{
+    __local const cell_t *from = left + (WARP % GROUP_WARPS / 2 * 8 + LANE_ROW) * left_stride + LANE_COLUMN;
+    rows_t rows;
+    rows.near = as_float4(from[0]);
+    rows.far = as_float4(from[4]);
+    return rows;
+}
+
+#define MULTIPLY_FRAGMENTS(sums, left_0, left_1, left_2, left_3, right_0, right_1)                         \
+    __asm__("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "      \
+            "{%8, %9}, {%0, %1, %2, %3};"                                                                  \
+            : "+f"((sums)[0]), "+f"((sums)[1]), "+f"((sums)[2]), "+f"((sums)[3])                           \
+            : "r"(as_uint(left_0)), "r"(as_uint(left_1)), "r"(as_uint(left_2)), "r"(as_uint(left_3)),      \
+              "r"(as_uint(right_0)), "r"(as_uint(right_1)))
+#define MULTIPLY_COLUMNS(place, unit)                                                                      \
+    MULTIPLY_FRAGMENTS(sums + (place), rows.near.s0, rows.near.s1, rows.far.s0, rows.far.s1, near.unit,    \
+                       far.unit);                                                                          \
+    MULTIPLY_FRAGMENTS(sums + SUM_REGISTERS / 2 + (place), rows.near.s2, rows.near.s3, rows.far.s2,        \
+                       rows.far.s3, near.unit, far.unit)
+
+INLINE void multiply_rows(real_t sums[SUM_REGISTERS], const rows_t rows, const uint left_stride,
+                          __local const cell_t *right, const uint right_stride)
+{
+    __local const cell_t *from = right + (WARP % 2 * (SUM_COLUMNS / 8) + LANE_ROW) * right_stride + LANE_COLUMN;
+    UNROLL
+    for (int i = 0; i < SUM_REGISTERS / 2; i += 16) {
+        const float4 near = as_float4(from[i / 2 * right_stride]);
+        const float4 far = as_float4(from[i / 2 * right_stride + 4]);
+        MULTIPLY_COLUMNS(i, s0);
+        MULTIPLY_COLUMNS(i + 4, s1);
+        MULTIPLY_COLUMNS(i + 8, s2);
+        MULTIPLY_COLUMNS(i + 12, s3);
+    }
+}
+#else
+#define BEGIN_ROWS() BEGIN_PRODUCTS()
+#define END_ROWS() END_PRODUCTS()
+#define AWAIT_ROWS() AWAIT_PRODUCTS(0)
 /* Matrices of 8 x 8: rows 0 and 8 of the warp's 16, at positions 0 and then 8. */
 typedef uint4 rows_t;
 
@@ -285,6 +353,9 @@ INLINE void copy_cell(__local cell_t *to, __global const cell_t *from, const boo
 #define BEGIN_PRODUCTS()
 #define END_PRODUCTS()
 #define AWAIT_PRODUCTS(MOST)
+#define BEGIN_ROWS()
+#define END_ROWS()
+#define AWAIT_ROWS()
 
 /* Number i of a cell. */
 INLINE float number_of_cell(__local const cell_t *cell, const int i)
@@ -322,11 +393,11 @@ INLINE void multiply_rows(real_t sums[SUM_REGISTERS], const rows_t rows, const u
                           __local const cell_t *right, const uint right_stride)
 {
     for (int i = 0; i < SUM_REGISTERS; i++) {
-        const int row = WARP % GROUP_WARPS * 16 + LANE_ROW + i / 2 % 2 * 8;
-        const int column = i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
-        for (int k = 0; k < 16; k++) {
-            sums[i] += number_of_cell(rows + row / 8 * left_stride + k, row % 8)
-                       * number_of_cell(right + column / 8 * right_stride + k, column % 8);
+        const int row = ROW_OF_SUM(i);
+        const int column = COLUMN_OF_SUM(i);
+        for (int k = 0; k < HELD_POSITIONS; k++) {
+            sums[i] += number_of_cell(rows + row / CELL * left_stride + k, row % CELL)
+                       * number_of_cell(right + column / CELL * right_stride + k, column % CELL);
         }
     }
 }

@@ -16,10 +16,12 @@ from blobnet.device.programs import Programs
 from blobnet.hardware.device_model import GENERIC, Answers, DeviceModel, model_of
 from blobnet.launch.kernel_call import Tuning
 from blobnet.launch.task import BrokenVariant, TunedChoices
-from blobnet.memory.blob import FLOAT32, Padding, StorageType
+from blobnet.memory.blob import FLOAT32, NUMBERS_OF, Padding, StorageType
 from tests.small_tiles import take_small_patches, take_small_tiles
 
 _NO_CHOICES, _NO_PADDING = TunedChoices(), Padding()
+#: The cells of numbers of a type.
+CELLS_OF_NUMBERS = {numbers: cells for cells, numbers in NUMBERS_OF.items()}
 #: What work-groups of every ``gpu`` may have, where tests run on a simulated one.
 _LIMITS: dict[str, int] = {}
 

@@ -353,7 +353,8 @@ def cases(
     from blobnet import layers, losses
     from blobnet.implementations import IMPLEMENTATIONS
     from blobnet.launch.kernel_source import all_kernels, load
-    from blobnet.memory.blob import BFLOAT16_CELLS, CELLS_OF, FLOAT16, FLOAT32, Shape
+    from blobnet.memory.blob import BFLOAT16_CELLS, FLOAT16, FLOAT32, Shape
+    from tests.kinds import CELLS_OF_NUMBERS
     from tests.layers.arranged import Arrangement
     from tests.layers.test_every_kernel import compared_calls
 
@@ -392,7 +393,7 @@ def cases(
         for kind, variant in product(kinds_of(item)[:most], item.variants[:most]):
             settings: Any = {"only": {variant}, "compute_units": 2, "precision": precision}
             for seed, (arrangement, storage) in enumerate(ways[:most]):
-                kept = CELLS_OF.get(storage, BFLOAT16_CELLS) if item.needs_cells else storage
+                kept = CELLS_OF_NUMBERS[storage] if item.needs_cells else storage
                 alone = limited(kind, limits, storage=kept, **settings)
                 for case in [*operations(name, variant, alone, seed), *(more.get(variant, ()) if seed else ())]:
                     on = f"{case[0]} on {case[1]}, count {case[2]}, {kept.name}, {arrangement.name}"

@@ -35,8 +35,8 @@ def take_small_tiles(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(blocks, "TILES", (SMALL,))
     patch.setattr(dense_tiled, "TILES", (SMALL,))
     patch.setattr(cells, "TILES", (SMALL_CELLS,))
-    patch.setattr(cells, "WEIGHT_TILES", SMALL_GRADIENTS)
-    patch.setattr(cells, "FEW_TILES", SMALL_GRADIENTS)
+    for name in ("WEIGHT_TILES", "TF32_WEIGHT_TILES", "FEW_TILES"):
+        patch.setattr(cells, name, SMALL_GRADIENTS)
     patch.setattr(tensor, "TILES", (SMALL_WARP,))
     patch.setattr(tensor, "WEIGHT_TILES", (SMALL_WARP_WEIGHTS,))
 

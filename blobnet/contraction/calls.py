@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from blobnet.contraction import costs
@@ -28,7 +28,7 @@ from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, Tuni
 from blobnet.launch.kernel_source import KernelSource
 from blobnet.launch.task import Variant
 from blobnet.launch.work_sizes import group_size
-from blobnet.memory.blob import CELL_UNITS, FLOAT32, STORAGE_TYPES, BlobLayout, Halo
+from blobnet.memory.blob import FLOAT32, NUMBERS_OF, BlobLayout, Halo
 
 Operand = Blob | Array
 #: Axes of a tensor in a blob before the spatial ones: the sample and the unit.
@@ -48,7 +48,7 @@ class Context:
         tuning: its model is that of the device. A kernel that the driver does not build is among what is ``broken`` for
             its choices, and made anew without vectors and local memory.
         name: the layer's.
-        in_cells: the tensors in arrays that lie in cells, as those in blobs of cells do.
+        in_cells: the tensors in arrays that lie in cells, as those in blobs of cells do, and units of a cell.
     """
 
     label: str
@@ -56,7 +56,7 @@ class Context:
     memory: Callable[[str, int, int], Array]
     tuning: Tuning
     name: str = ""
-    in_cells: frozenset[str] = frozenset()
+    in_cells: Mapping[str, int] = field(default_factory=dict)
 
 
 def calls(
@@ -181,23 +181,24 @@ def _overlap(one: Operand, other: Operand) -> bool:
     return start < other_end and other_start < end
 
 
-def takes_cells(program: Program, operands: Mapping[str, Operand], in_cells: frozenset[str] = frozenset()) -> bool:
+def takes_cells(program: Program, operands: Mapping[str, Operand], in_cells: Mapping[str, int]) -> bool:
     """Return True if statements walk whole cells of what lies in cells: blobs, and arrays of these names."""
     return _in_cells(program, operands, in_cells) is not None
 
 
 def _in_cells(
-    program: Program, operands: Mapping[str, Operand], names: frozenset[str]
+    program: Program, operands: Mapping[str, Operand], arrays: Mapping[str, int]
 ) -> tuple[Program, InCells] | None:
     """A program with tensors in cells where their operands are, and the axes in two; None if it cannot be."""
     tensors = {tensor.name: tensor for tensor in (*program.inputs, *program.outputs)}
     blobs = {name: blob for name in tensors if isinstance(blob := operands.get(name), Blob)}
-    lie = frozenset(name for name, blob in blobs.items() if blob.type.cell > 1)
-    if not lie and not names & tensors.keys():
-        return program, InCells(1)
+    lie = {name: blob.type.cell for name, blob in blobs.items() if blob.type.cell > 1}
     if any(tensors[name].shape[1] != blobs[name].shape.units for name in lie):
         return None
-    return in_cells(program, CELL_UNITS, lie | names & tensors.keys(), frozenset(blobs.keys() - lie))
+    names = lie | {name: cell for name, cell in arrays.items() if name in tensors}
+    if not names:
+        return program, InCells(1)
+    return in_cells(program, max(names.values()), frozenset(names), frozenset(blobs.keys() - lie.keys()))
 
 
 def _place(operand: Operand, tensor: Tensor, batch: int, cells: InCells) -> Place:
@@ -217,7 +218,7 @@ def _place(operand: Operand, tensor: Tensor, batch: int, cells: InCells) -> Plac
         else:
             found = cells.layout(tensor.name, _layout(blob, tensor, batch))
         slack, unit = blob.plane_memory_elements > blob.plane_extent, kind.cell * blob.unit_memory_elements
-        return Place(found, unit, has_samples=True, type=STORAGE_TYPES[kind.name], has_slack=slack)
+        return Place(found, unit, has_samples=True, type=NUMBERS_OF.get(kind, kind), has_slack=slack)
     dense = Layout.padded(cells.tensor(tensor).shape)
     if not operand.per_sample:
         _require(tensor, operand.elements >= tensor.elements, array=operand.elements)

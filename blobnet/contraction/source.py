@@ -20,7 +20,7 @@ from blobnet.contraction.stores import Stores
 from blobnet.contraction.table import Index, Table
 from blobnet.contraction.terms import Terms
 from blobnet.contraction.writing import Kernel
-from blobnet.launch.kernel_source import header
+from blobnet.launch.kernel_source import expanded
 from blobnet.memory.blob import StorageType
 
 #: How vectors of so many lanes are read and written that may begin at any element.
@@ -100,7 +100,7 @@ def program_text(kernels: Iterable[Kernel]) -> str:
         "END_OF_IF": _END_OF_IF,
         "END_OF_ROW(": _END_OF_ROW,
         "ROW_OF(": _ROWS,
-        "_narrow": header("narrow.h"),
+        "_narrow": expanded("narrow.h"),
     }
     used = [macro for name, macro in macros.items() if any(name in text for text in texts)]
     return "\n".join([*map(_VECTORS.format, lanes), *used, *texts])

@@ -88,10 +88,10 @@ class Device:
         """Values for tunables on this device, and the candidates that were measured as the fastest."""
         model = self.model
         products = products_on(model, self.precision)
-        # Tensor cores take cells of 16 bits a number, and the vectors of processors those of float32.
+        # Tensor cores take cells of what they multiply, and the vectors of processors those of float32.
         vectors = not model.is_simt and model.lanes >= CELL_UNITS
-        has_kernels = vectors if self.storage == FLOAT32 else model.capability == HOPPER
-        cells = CELLS_OF[self.storage] if has_kernels and PRECISIONS[products][1] == self.storage else None
+        has_kernels = vectors if products == "fp32" else model.capability == HOPPER
+        cells = CELLS_OF[products] if has_kernels and PRECISIONS[products][1] == self.storage else None
         return Tuning(model, products, self.tunings.choices, self.padding, self.storage, cells)
 
     def at(self, precision: str, storage: str = FLOAT32.name) -> Device:

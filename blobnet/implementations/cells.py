@@ -24,12 +24,10 @@ from blobnet.implementations.tiled import Tiled
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, rounded_up
 from blobnet.launch.kernel_source import Macro, table_text
 from blobnet.launch.work_sizes import group_size
-from blobnet.memory.blob import BFLOAT16_CELLS, FLOAT16_CELLS, BlobLayout, Shape
+from blobnet.memory.blob import CELLS_OF, BlobLayout, Shape
 from blobnet.memory.windows import Pair
 
-#: What products take as it lies, by their type; units of a cell; its bytes, and the floats that it is as long as.
-TYPES_OF_CELLS = {"bf16": BFLOAT16_CELLS, "fp16": FLOAT16_CELLS}
-UNITS_OF_CELL = {"tf32": 4, **{name: kind.cell for name, kind in TYPES_OF_CELLS.items()}}
+#: Bytes of a cell, and the floats that it is as long as.
 _CELL_BYTES, _CELL_FLOATS = 16, 4
 #: Bytes of local memory of a compute unit, and what each work-group takes of it besides its cells, alignment included.
 _LOCAL_BYTES, _GROUP_BYTES = 228 << 10, (1 << 10) + 128
@@ -129,6 +127,17 @@ WEIGHT_TILES = (
     GradientTile(128, 128, 128, 64, 128, speed=10, busy=1, overhead=300),
     GradientTile(128, 256, 64, 64, 256, speed=10, busy=1, overhead=300),
 )
+#: Those of tf32, whose work-items load what they multiply (kernels/warp_group.h).
+TF32_WEIGHT_TILES = (
+    GradientTile(64, 64, 64, 64, 64, 3, 3, speed=6, busy=1, overhead=300),
+    GradientTile(64, 64, 32, 64, 64, 3, 3, speed=5, busy=1, overhead=300),
+    GradientTile(128, 64, 32, 64, 64, 3, 1, speed=5, busy=1, overhead=300),
+    GradientTile(64, 64, 64, 64, 64, 2, 2, speed=5, busy=1, overhead=300),
+    GradientTile(64, 64, 64, 64, 64, speed=3.5, busy=3, overhead=300),
+    GradientTile(128, 128, 32, 64, 128, speed=5, busy=1, overhead=300),
+    GradientTile(128, 128, 64, 64, 128, speed=5.5, busy=1, overhead=300),
+    GradientTile(128, 256, 32, 64, 256, speed=5, busy=1, overhead=300),
+)
 #: Those for taps that lie as units do: there are few columns, and a step has more positions.
 FEW_TILES = (
     GradientTile(64, 64, 128, 64, 64, 2, 2, speed=9, busy=1, overhead=300),
@@ -144,7 +153,7 @@ def _room(groups: int) -> int:
 
 def _folded(operation: Operation) -> int:
     """Taps of a row that lie in cells as units do; 1 where units alone fill a cell."""
-    few = operation.depth <= UNITS_OF_CELL.get(operation.tuning.precision, 0) and operation.source.type.cell == 1
+    few = operation.depth <= CELLS_OF[operation.tuning.precision].cell and operation.source.type.cell == 1
     return operation.horizontal.kernel if few and operation.direction != BACKWARD_DATA else 1
 
 
@@ -251,7 +260,7 @@ class Cells(Tiled):
     def __init__(self, operation: Operation, tile: CellTile, wanted: int = 0) -> None:
         super().__init__(operation, tile, wanted)
         #: Units of a cell.
-        self.cell = UNITS_OF_CELL[self.precision]
+        self.cell = CELLS_OF[self.precision].cell
         #: Taps of a row that count as units of the source: where units alone fill no cell. The depth with these.
         self.folded = _folded(operation)
         self.depth = operation.depth * self.folded
@@ -326,7 +335,7 @@ class Cells(Tiled):
             sample = max(sample, bases[-1] + cells)
             if bases[-1] < before:
                 return None
-        kind, is_apart = TYPES_OF_CELLS.get(self.precision), (self.rows.stride, self.places.stride) != (1, 1)
+        kind, is_apart = CELLS_OF[self.precision], (self.rows.stride, self.places.stride) != (1, 1)
         lists = []
         for number, (blob, lies, base) in enumerate(zip(self.read, as_they_lie, bases, strict=True)):
             cells = -(-(self.depth, self.operation.units)[number] // self.cell)
@@ -379,8 +388,8 @@ class Cells(Tiled):
     def matches(cls, operation: Operation) -> bool:
         of_cells = [blob for blob in (operation.input, operation.output) if blob.type.cell > 1]
         is_whole = all(blob.shape.units // operation.groups % blob.type.cell == 0 for blob in of_cells)
-        # Products of tf32 take cells of 4 units, which no blob has; a bias of positions has numbers.
-        fits = is_whole and operation.tuning.precision != "tf32" and operation.bias_mode < 2
+        # A bias of positions has numbers.
+        fits = is_whole and operation.bias_mode < 2
         return super().matches(operation) and (not of_cells or fits)
 
     @classmethod
@@ -390,11 +399,10 @@ class Cells(Tiled):
             return ()
         if operation.direction != BACKWARD_WEIGHTS:
             return TILES
-        if precision == "tf32":
-            return ()
         if _folded(operation) > 1:
             return FEW_TILES
-        return [tile for tile in WEIGHT_TILES if (operation.taps > 1) == (tile.taps > 1)]
+        tiles = TF32_WEIGHT_TILES if precision == "tf32" else WEIGHT_TILES
+        return [tile for tile in tiles if (operation.taps > 1) == (tile.taps > 1)]
 
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
@@ -419,10 +427,14 @@ class Cells(Tiled):
         """Steps of the weights, or of the gradient's factors, in local memory: as many as there is room for."""
         if not self.of_weights:
             return self._in_local_memory[0]
-        tile, run = self.tile, self.span + self.tile.positions
+        tile, run = self.tile, self._pitch(self.span + self.tile.positions)
         lists = min(self.depth_cells, self.counted.lists[0].cells)
         room = _room(1) - (self.depth_cells - lists) * run
-        return min(_STAGES, room // (tile.units // self.cell * tile.depth + lists * run + 1))
+        return min(_STAGES, room // (tile.units // self.cell * self._pitch(tile.depth) + lists * run + 1))
+
+    def _pitch(self, cells: int) -> int:
+        """From list to list of a gradient in local memory: see LIST_PITCH of kernels/warp_group.h."""
+        return cells if self.precision != "tf32" else (cells + 3) // 8 * 8 + 4
 
     @property
     def _in_local_memory(self) -> tuple[int, int]:

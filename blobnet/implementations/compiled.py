@@ -33,7 +33,7 @@ class Compiled(Implementation):
         sizes = (made.height, given.height), (made.width, given.width)
         axes = zip((operation.vertical, operation.horizontal), sizes, strict=True)
         fits = super().matches(operation) and all(axis.meets(*size) for axis, size in axes)
-        return fits and (not operation.has_cells or takes_cells(*cls(operation)._parts[:2]))
+        return fits and (not operation.has_cells or takes_cells(*cls(operation)._parts[:2], {}))
 
     @property
     def cost(self) -> float:

@@ -320,10 +320,15 @@ def _expand(text: str, name: str) -> str:
     for number, line in enumerate(text.splitlines(), start=1):
         include = re.match(_INCLUDE, line)
         if include:
-            lines += [_expand(header(include.group(1)), include.group(1)), f'#line {number + 1} "{name}"']
+            lines += [expanded(include.group(1)), f'#line {number + 1} "{name}"']
         else:
             lines.append(line)
     return "\n".join(lines)
+
+
+def expanded(path: str) -> str:
+    """Return the text of a file of kernels/ with its includes in place."""
+    return _expand(header(path), path)
 
 
 def header(path: str) -> str:

@@ -379,14 +379,14 @@ def _blobs(layer: ContractionLayer, site: LayerContext) -> dict[str, Blob]:
     return found | {deltas[name]: delta for name, delta in zip(bound.inputs, site.input_deltas, strict=False) if delta}
 
 
-def _kept_in_cells(layer: ContractionLayer, site: LayerContext) -> frozenset[str]:
-    """What one pass leaves to another in cells: tensors of the output's shape, if that has cells."""
+def _kept_in_cells(layer: ContractionLayer, site: LayerContext) -> Mapping[str, int]:
+    """What one pass leaves to another in cells, and units of these: tensors of the output's shape, if that has cells."""
     if site.output.type.cell == 1:
-        return frozenset()
+        return {}
     steps, output = layer._steps(site), layer.bound(site.shapes, site.batch_size).output
     parts = (steps.forward, *steps.gradients)
     tensors = {tensor for part in parts for tensor in (*part.inputs, *part.outputs) if tensor.shape == output.shape}
-    return frozenset(tensor.name for tensor in tensors) - _blobs(layer, site).keys()
+    return dict.fromkeys({tensor.name for tensor in tensors} - _blobs(layer, site).keys(), site.output.type.cell)
 
 
 #: Layers that :meth:`ContractionLayer.define` has stated, by all but their names.

@@ -55,7 +55,11 @@ class StorageType:
         return self.cell * self.number_size
 
     def encode(self, values: npt.ArrayLike) -> npt.NDArray[Any]:
-        """Return numbers as they are in memory, rounded to the nearest, ties to even: an array of ``dtype``."""
+        """Return numbers as they are in memory, rounded to the nearest: an array of ``dtype``."""
+        if self.c_type in (TF32.c_type, TF32_CELLS.c_type):
+            bits = np.asarray(values, np.float32).view(np.uint32)
+            rounded = np.where(np.isfinite(bits.view(np.float32)), (bits + 0x1000) & ~np.uint32(0x1FFF), bits)
+            return rounded.astype(np.uint32).view(np.float32)
         if self.dtype != BFLOAT16.dtype:
             return np.asarray(values).astype(self.dtype)
         bits = np.asarray(values, np.float32).view(np.uint32)
@@ -73,12 +77,18 @@ FLOAT32 = StorageType("float32", "real_t", "float32", 2.0**-23)
 FLOAT16 = StorageType("float16", "half", "float16", 2.0**-10, needs_loss_scale=True)
 #: The first 16 bits of a float32: its sign, its 8 bits of exponent and 7 of its fraction.
 BFLOAT16 = StorageType("bfloat16", "bfloat_t", "uint16", 2.0**-7)
-#: Units of a cell; the cells of each type, and by type.
+#: Floats rounded to what tensor cores read of them (kernels/tf32.h): of cells alone, of 16 bytes as all on GPUs.
+TF32 = StorageType("float32", "tf32_t", "float32", 2.0**-10)
+TF32_CELLS = replace(TF32, c_type="tf32_cell_t", cell=4)
+#: Units of other cells.
 CELL_UNITS = 8
 FLOAT32_CELLS = replace(FLOAT32, c_type="float8", cell=CELL_UNITS)
 FLOAT16_CELLS = replace(FLOAT16, c_type="half_cell_t", cell=CELL_UNITS)
 BFLOAT16_CELLS = replace(BFLOAT16, c_type="bfloat_cell_t", cell=CELL_UNITS)
-CELLS_OF = {FLOAT32: FLOAT32_CELLS, FLOAT16: FLOAT16_CELLS, BFLOAT16: BFLOAT16_CELLS}
+#: What cells have numbers of.
+NUMBERS_OF = {FLOAT32_CELLS: FLOAT32, TF32_CELLS: TF32, FLOAT16_CELLS: FLOAT16, BFLOAT16_CELLS: BFLOAT16}
+#: The cells that products take, by what they round factors to.
+CELLS_OF = {"fp32": FLOAT32_CELLS, "tf32": TF32_CELLS, "bf16": BFLOAT16_CELLS, "fp16": FLOAT16_CELLS}
 #: The types that plans may ask for, by name.
 STORAGE_TYPES = {kind.name: kind for kind in (FLOAT32, FLOAT16, BFLOAT16)}
 

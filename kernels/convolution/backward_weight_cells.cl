@@ -1,9 +1,9 @@
 /*
- * Convolution, backward, gradient of the weights, on tensor cores that take cells of 16 bits a number (warp_group.h):
+ * Convolution, backward, gradient of the weights, on tensor cores that take cells (warp_group.h):
  * gradient[o][i][tap] = sum over samples and positions of delta[o] * input[i] at the shift of the tap.
  *
  * The delta and the input are cells of the same positions (pack_cells.cl); at those that are no result's the delta is 0. A
- * cell is 8 rows of the product, or columns, at one position. A work-group makes the sums of TILE_UNITS output units,
+ * cell is CELL rows of the product, or columns, at one position. A work-group makes the sums of TILE_UNITS output units,
  * TILE_COLUMNS columns (input units) and TAP_GROUPS * GROUP_TAPS taps, a warp group those of 64 output units and GROUP_TAPS
  * taps.
  * Taps of one block read the same phase of the input (TAP_TABLE's run). Of TILE_DEPTH positions the input's cells, SPAN
@@ -27,7 +27,7 @@
  *   GROUPS
  *   FILTER_HEIGHT
  *   FILTER_WIDTH
- *   CELL              8
+ *   CELL              8 for numbers of 16 bits, 4 for tf32
  *   HALVES            1: its numbers are float16, else bfloat16
  *   SOURCE_CELLS      lists of a group in CELLS
  *   SOURCE_LIST       cells from list to list
@@ -71,11 +71,14 @@
 #define COLUMNS (GROUP_INPUT_UNITS * FOLDED)
 #define COLUMN_TILES ((COLUMNS + TILE_COLUMNS - 1) / TILE_COLUMNS)
 #define RUN_POSITIONS (TILE_DEPTH + SPAN)
-#define STAGE_DELTAS (TILE_UNITS / CELL * TILE_DEPTH)
+#define DELTA_PITCH LIST_PITCH(TILE_DEPTH)
+#define RUN_PITCH LIST_PITCH(RUN_POSITIONS)
+#define STAGE_DELTAS (TILE_UNITS / CELL * DELTA_PITCH)
+#define STAGE_LISTS (LISTS * RUN_PITCH)
 /* NOTE: a product has columns beyond the last list too, of whatever lies there: their sums are not stored. */
 #define TILE_LISTS (TILE_COLUMNS / CELL)
 #define LISTS (SOURCE_CELLS < TILE_LISTS ? SOURCE_CELLS : TILE_LISTS)
-#define COPIED_ELEMENTS (STAGES * STAGE_ELEMENTS + (TILE_LISTS - LISTS) * RUN_POSITIONS)
+#define COPIED_ELEMENTS (STAGES * STAGE_ELEMENTS + (TILE_LISTS - LISTS) * RUN_PITCH)
 /* Units whose sums leave together, and the sums of one; the pitch keeps most rows of lanes in different banks. */
 #define STAGED_UNITS 64
 #define BLOCK_TAPS (TAP_GROUPS * GROUP_TAPS)
@@ -83,7 +86,7 @@
 #define STAGED_PITCH (STAGED_SUMS + 5)
 #define STAGED_ELEMENTS (STAGED_UNITS * STAGED_PITCH / 4)
 #define ALL_ELEMENTS (COPIED_ELEMENTS > STAGED_ELEMENTS ? COPIED_ELEMENTS : STAGED_ELEMENTS)
-#define STAGE_ELEMENTS (STAGE_DELTAS + LISTS * RUN_POSITIONS)
+#define STAGE_ELEMENTS (STAGE_DELTAS + STAGE_LISTS)
 __constant int run_table[][2] = RUN_TABLE;
 __constant int tap_table[][3] = TAP_TABLE;
 __constant int block_table[][2] = BLOCK_TABLE;
@@ -123,12 +126,14 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
 #define COPY_STEP(step)                                                                                  \
     do {                                                                                                 \
         if (COPYING_ITEM == 0) {                                                                         \
-            expect_cells(CAME(step), STAGE_DELTAS + EXPECTED(LISTS * RUN_POSITIONS));                    \
+            expect_cells(CAME(step), TILE_UNITS / CELL * TILE_DEPTH + EXPECTED(LISTS * RUN_POSITIONS));  \
         }                                                                                                \
-        copy_lists(STAGE_OF(step), TILE_UNITS / CELL, TILE_DEPTH, own_deltas, first_unit / CELL,         \
+        copy_lists(STAGE_OF(step), DELTA_PITCH, TILE_UNITS / CELL, TILE_DEPTH, own_deltas,               \
+                   first_unit / CELL,                                                                    \
                    DELTA_CELLS, DELTA_LIST, DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count,        \
                    CAME(step));                                                                          \
-        copy_source(STAGE_OF(step) + STAGE_DELTAS, LISTS, RUN_POSITIONS, own_cells, first_column / CELL, \
+        copy_source(STAGE_OF(step) + STAGE_DELTAS, RUN_PITCH, LISTS, RUN_POSITIONS, own_cells,           \
+                    first_column / CELL,                                                                 \
                     run_table[run][0], POSITION_OF(step) + FIRST_CELL + run_table[run][1], count,        \
                     CAME(step));                                                                         \
     } while (0)
@@ -171,28 +176,28 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         if (left_over < TILE_DEPTH) {
             /* What was copied for positions after the last sample is another sample's. */
             for (int i = get_local_id(0); i < STAGE_DELTAS; i += ITEMS) {
-                if (i % TILE_DEPTH >= left_over) {
+                if (i % DELTA_PITCH >= left_over) {
                     STAGE_OF(step)[i] = 0;
                 }
             }
             barrier(CLK_LOCAL_MEM_FENCE);
         }
-        __local const cell_t *left = STAGE_OF(step) + own_unit / CELL * TILE_DEPTH;
+        __local const cell_t *left = STAGE_OF(step) + own_unit / CELL * DELTA_PITCH;
         __local const cell_t *right = STAGE_OF(step) + STAGE_DELTAS;
-        rows_t rows[TILE_DEPTH / 16];
+        rows_t rows[TILE_DEPTH / HELD_POSITIONS];
         UNROLL
-        for (int k = 0; k < TILE_DEPTH / 16; k++) {
-            rows[k] = hold_rows(left + k * 16, TILE_DEPTH);
+        for (int k = 0; k < TILE_DEPTH / HELD_POSITIONS; k++) {
+            rows[k] = hold_rows(left + k * HELD_POSITIONS, DELTA_PITCH);
         }
-        BEGIN_PRODUCTS();
+        BEGIN_ROWS();
         UNROLL
-        for (int k = 0; k < TILE_DEPTH / 16; k++) {
+        for (int k = 0; k < TILE_DEPTH / HELD_POSITIONS; k++) {
             UNROLL
             for (int j = 0; j < GROUP_TAPS; j++) {
-                multiply_rows(sums[j], rows[k], TILE_DEPTH, right + shifts[j] + k * 16, RUN_POSITIONS);
+                multiply_rows(sums[j], rows[k], DELTA_PITCH, right + shifts[j] + k * HELD_POSITIONS, RUN_PITCH);
             }
         }
-        END_PRODUCTS();
+        END_ROWS();
 #if COPIES_AHEAD
         /* While these go on: where the step before lay there is room, once all have made its products. */
         if (step + STAGES - 1 < steps) {
@@ -202,7 +207,7 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
             COPY_STEP(step + STAGES - 1);
         }
 #endif
-        AWAIT_PRODUCTS(0);
+        AWAIT_ROWS();
         if (LANE == 0) {
             give_signal(MADE(step));
         }
@@ -227,10 +232,8 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
             for (int j = 0; j < GROUP_TAPS; j++) {
                 UNROLL
                 for (int i = 0; i < SUM_REGISTERS; i++) {
-                    const int row = WARP % GROUP_WARPS * 16 + LANE_ROW + i / 2 % 2 * 8;
-                    const int column = i / 4 * 8 + LANE_COLUMN * 2 + i % 2;
                     const int tap = warp_group / UNIT_GROUPS * GROUP_TAPS + j;
-                    staged[row * STAGED_PITCH + column * BLOCK_TAPS + tap] = sums[j][i];
+                    staged[ROW_OF_SUM(i) * STAGED_PITCH + COLUMN_OF_SUM(i) * BLOCK_TAPS + tap] = sums[j][i];
                 }
             }
         }

@@ -11,10 +11,10 @@
 
 /*
  * Begins to copy lists, `first_list` and those after it of `lists`, `length` cells of each from cell `first`
- * of all samples on. Lists after the last one repeat it, as do samples.
+ * of all samples on, `pitch` apart. Lists after the last one repeat it, as do samples.
  */
-INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __global const cell_t *cells,
-                       const int first_list, const int lists, const size_t list, const size_t sample,
+INLINE void copy_lists(__local cell_t *to, const int pitch, const int rows, const int length,
+                       __global const cell_t *cells, const int first_list, const int lists, const size_t list, const size_t sample,
                        const int first, const int count, __local signal_t *signal)
 {
     int n = first / SAMPLE_POSITIONS;
@@ -23,7 +23,7 @@ INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __g
         const int part = min(length - done, SAMPLE_POSITIONS - at);
         __global const cell_t *from = cells + min(n, count - 1) * sample + at;
         for (int i = COPYING_ITEM; i < rows; i += ITEMS) {
-            copy_cells(to + i * length + done, from + min(first_list + i, lists - 1) * list, part, signal);
+            copy_cells(to + i * pitch + done, from + min(first_list + i, lists - 1) * list, part, signal);
         }
         done += part;
         at = 0;
@@ -45,9 +45,9 @@ INLINE void copy_lists(__local cell_t *to, const int rows, const int length, __g
 #define SCATTERED_LISTS 2
 #define SOURCE_GIVERS ITEMS
 #define EXPECTED(cells) 0
-INLINE void copy_source(__local cell_t *to, const int rows, const int length, __global const cell_t *cells,
-                        const int first_list, const int place, const int first, const int count,
-                        __local signal_t *signal)
+INLINE void copy_source(__local cell_t *to, const int pitch, const int rows, const int length,
+                        __global const cell_t *cells, const int first_list, const int place, const int first,
+                        const int count, __local signal_t *signal)
 {
     const int row = place / CELLS_UNIT_MEMORY_WIDTH;
     const int column = place % CELLS_UNIT_MEMORY_WIDTH;
@@ -64,7 +64,7 @@ INLINE void copy_source(__local cell_t *to, const int rows, const int length, __
                                            + CELLS_UNIT_MEMORY_WIDTH_OFFSET + x
                                      : 0;
         for (int k = part % SCATTERED_LISTS; k < rows && i < length; k += SCATTERED_LISTS) {
-            copy_cell(to + k * length + i,
+            copy_cell(to + k * pitch + i,
                       cells + from + min(first_list + k, SOURCE_CELLS - 1) * (size_t)SOURCE_LIST, is_there);
         }
     }
@@ -73,11 +73,11 @@ INLINE void copy_source(__local cell_t *to, const int rows, const int length, __
 #else
 #define SOURCE_GIVERS 0
 #define EXPECTED(cells) (cells)
-INLINE void copy_source(__local cell_t *to, const int rows, const int length, __global const cell_t *cells,
-                        const int first_list, const int place, const int first, const int count,
-                        __local signal_t *signal)
+INLINE void copy_source(__local cell_t *to, const int pitch, const int rows, const int length,
+                        __global const cell_t *cells, const int first_list, const int place, const int first,
+                        const int count, __local signal_t *signal)
 {
-    copy_lists(to, rows, length, cells + place, first_list, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE, first,
+    copy_lists(to, pitch, rows, length, cells + place, first_list, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE, first,
                count, signal);
 }
 #endif

@@ -98,7 +98,7 @@ INLINE void copy_run(const int run, __global const cell_t *cells, __local cell_t
                        RUN_CAME(run));
         }
 #else
-        copy_source(RUN_PLACE(run), DEPTH_CELLS, RUN_LIST, lists, block * DEPTH_CELLS,
+        copy_source(RUN_PLACE(run), RUN_LIST, DEPTH_CELLS, RUN_LIST, lists, block * DEPTH_CELLS,
                     run_table[run % RUNS][0], first + FIRST_CELL + run_table[run % RUNS][1], count,
                     RUN_CAME(run));
 #endif
@@ -230,6 +230,9 @@ INLINE void accumulate_tile(sums_t sums, const int turn, __global const cell_t *
 #define STAGED_AT(i, j, unit) staged[(STAGED_ROW(i) * CELL_UNITS + (unit)) * STAGED_PITCH + STAGED_COLUMN(j)]
 #if CELL_UNITS == 1
 #define STAGED_NUMBER(i, j) STAGED_AT(i, j, 0)
+#elif CELL_UNITS == 4
+#define STAGED_NUMBER(i, j) \
+    ((float4)(STAGED_AT(i, j, 0), STAGED_AT(i, j, 1), STAGED_AT(i, j, 2), STAGED_AT(i, j, 3)))
 #else
 #define STAGED_NUMBER(i, j)                                                                   \
     ((float8)(STAGED_AT(i, j, 0), STAGED_AT(i, j, 1), STAGED_AT(i, j, 2), STAGED_AT(i, j, 3), \

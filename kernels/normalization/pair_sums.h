@@ -39,6 +39,13 @@ INLINE number_pair_t group_sums(const number_pair_t pair, __local number_pair_t 
 #error "of cells, a row must have whole warps"
 #endif
 #define PAIR_NUMBERS (2 * CELL_UNITS)
+#if CELL_UNITS == 8
+#define PAIR_OF(numbers) vload16(0, numbers)
+#define PUT_PAIR(pair, numbers) vstore16(pair, 0, numbers)
+#else
+#define PAIR_OF(numbers) vload8(0, numbers)
+#define PUT_PAIR(pair, numbers) vstore8(pair, 0, numbers)
+#endif
 #define ROW_WARPS (LOCAL_WIDTH / WARP_ITEMS)
 #define GROUP_WARPS (LOCAL_UNITS * ROW_WARPS)
 #define PAIR_ROOM(room) \
@@ -52,7 +59,7 @@ INLINE void sum_in_warps(const number_pair_t pair, __local real_t *room)
     const int row = get_local_id(2);
     __local real_t *rest = room + (GROUP_WARPS + row * LOCAL_WIDTH) * PAIR_NUMBERS;
     real_t values[PAIR_NUMBERS];
-    vstore16(pair, 0, values);
+    PUT_PAIR(pair, values);
     const real_t sum = warp_sum(values, PAIR_NUMBERS, rest);
     room[(row * ROW_WARPS + WARP) * PAIR_NUMBERS + WARP_SUM_NUMBER(PAIR_NUMBERS)] = sum;
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -82,13 +89,13 @@ INLINE number_pair_t group_sums(const number_pair_t pair, __local real_t *room)
         room[number] = sum;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    return vload16(0, room);
+    return PAIR_OF(room);
 }
 
 INLINE real_t number_of_unit(const number_t number, const int unit)
 {
     real_t numbers[CELL_UNITS];
-    vstore8(number, 0, numbers);
+    PUT_NUMBER(number, numbers);
     return numbers[unit];
 }
 #endif

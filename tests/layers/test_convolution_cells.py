@@ -17,8 +17,8 @@ from blobnet.device.device import Device
 from blobnet.examination.checks import plan_alone
 from blobnet.implementations import candidates, cells
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, DIRECTIONS, FORWARD
-from blobnet.implementations.cells import FEW_TILES, TILES, WEIGHT_TILES, CellTile
-from blobnet.launch.kernel_call import PRECISIONS, Tuning
+from blobnet.implementations.cells import FEW_TILES, TF32_WEIGHT_TILES, TILES, WEIGHT_TILES, CellTile
+from blobnet.launch.kernel_call import Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv1D, Conv2D
 from blobnet.memory.blob import BFLOAT16_CELLS, CELLS_OF, BlobLayout, Shape
@@ -58,8 +58,7 @@ def tuning(precision: str = "bf16") -> Tuning:
 @pytest.mark.parametrize("case", CASES)
 def test_exact_products(device: Device, small_tiles: None, case: str, precision: str) -> None:
     report = exact(device, *CASES[case], ["tight"], tuning=tuning(precision))
-    phases = ["forward", "backward data", *(["backward parameters"] if precision != "tf32" else [])]
-    for run, phase in product(report.runs.values(), phases):
+    for run, phase in product(report.runs.values(), ["forward", "backward data", "backward parameters"]):
         assert any("cells" in call.kernel for call in run.calls[phase])
         assert not any("tensor" in call.kernel for call in run.calls[phase])
 
@@ -97,11 +96,11 @@ def copied_whole(report: ContractReport) -> set[Any]:
 
 
 @pytest.mark.parametrize(
-    ("case", "precision"), [*((case, "bf16") for case in WHOLE), ("same", "fp16"), ("stride", "fp16")]
+    ("case", "precision"), [*product(WHOLE, ["bf16", "tf32"]), ("same", "fp16"), ("stride", "fp16")]
 )
 def test_blobs_of_cells(device: Device, small_tiles: None, case: str, precision: str) -> None:
     """Blobs have cells: they are read and written as they lie, in every arrangement."""
-    of_cells = replace(tuning(precision), storage=CELLS_OF[PRECISIONS[precision][1]])
+    of_cells = replace(tuning(precision), storage=CELLS_OF[precision])
     report = exact(device, *WHOLE[case], tuning=of_cells, fused=("relu",))
     if case.startswith("samples"):
         assert copied_whole(report) == {1}
@@ -195,10 +194,17 @@ def test_work_groups_take_several_tiles(
             assert 3 * size.positions > 2 * size.most * size.tile
 
 
-@pytest.mark.parametrize("tile", [*TILES, *WEIGHT_TILES, *FEW_TILES], ids=str)
-def test_every_tile(device: Device, tile: CellTile, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "tile"),
+    [
+        (name, tile)
+        for name in ("TILES", "WEIGHT_TILES", "TF32_WEIGHT_TILES", "FEW_TILES")
+        for tile in getattr(cells, name)
+    ],
+    ids=str,
+)
+def test_every_tile(device: Device, name: str, tile: CellTile, monkeypatch: pytest.MonkeyPatch) -> None:
     need_tensor_cores(device)
-    (name,) = (name for name in ("TILES", "WEIGHT_TILES", "FEW_TILES") if tile in getattr(cells, name))
     monkeypatch.setattr(cells, name, (tile,))
     # More than one tile of everything, and none of them whole; more steps than stages.
     filters, stride, count = {1: (1, 1), 3: (1, 3), 4: (3, 3), 9: (3, 3)}[tile.all_taps], 1 + (tile.all_taps == 4), 3
@@ -210,8 +216,9 @@ def test_every_tile(device: Device, tile: CellTile, monkeypatch: pytest.MonkeyPa
     else:
         shape, count = Shape(tile.columns + 5, 9 * stride, 40 * stride), 4
     layer = Conv2D(tile.units + 3, filters, stride=stride)
-    report = exact(device, layer, shape, ["tight"], count=count, tuning=tuning())
-    if tile in WEIGHT_TILES:
+    precision = "tf32" if tile in TF32_WEIGHT_TILES else "bf16"
+    report = exact(device, layer, shape, ["tight"], count=count, tuning=tuning(precision))
+    if name.endswith("WEIGHT_TILES"):
         for call in (call for run in report.runs.values() for call in run.calls["backward parameters"]):
             if call.kernel.endswith("weight_cells"):
                 facts = {name: int(call.macros[name]) for name in ("SAMPLE_POSITIONS", "SPLITS", "STAGES")}

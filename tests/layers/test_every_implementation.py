@@ -22,10 +22,10 @@ from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv2D, Dense
 from blobnet.losses import MeanSquaredError
-from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, CELLS_OF, FLOAT16, FLOAT32, StorageType
+from blobnet.memory.blob import BFLOAT16, FLOAT16, FLOAT32, StorageType
 from blobnet.network.graph import from_nodes
 from blobnet.planning import make_plan
-from tests.kinds import tuning_for
+from tests.kinds import CELLS_OF_NUMBERS, tuning_for
 from tests.layers import test_convolution_tensor, test_dense
 from tests.layers.layer_contract import ContractReport
 from tests.layers.test_convolution import contract
@@ -38,7 +38,7 @@ def tuning_of(name: str, storage: StorageType = FLOAT32) -> Tuning:
     item = IMPLEMENTATIONS[name]
     kind, precision = "gpu" if item.lanes else "cpu", item.precisions[-1]
     if IMPLEMENTATIONS[name].needs_cells:
-        storage = CELLS_OF.get(storage, BFLOAT16_CELLS)
+        storage = CELLS_OF_NUMBERS[storage]
     return tuning_for(kind, compute_units=2, only={name}, precision=precision, storage=storage)
 
 

@@ -34,7 +34,19 @@ from blobnet.layers import (
 )
 from blobnet.layers.base import Layer
 from blobnet.losses import CrossEntropy
-from blobnet.memory.blob import BFLOAT16, CELLS_OF, FLOAT16, FLOAT32, BlobLayout, Halo, Shape, StorageType
+from blobnet.memory.blob import (
+    BFLOAT16,
+    BFLOAT16_CELLS,
+    CELLS_OF,
+    FLOAT16,
+    FLOAT16_CELLS,
+    FLOAT32,
+    TF32_CELLS,
+    BlobLayout,
+    Halo,
+    Shape,
+    StorageType,
+)
 from blobnet.model import Model
 from blobnet.network.graph import from_nodes
 from blobnet.network.parameters import parameter_table
@@ -123,14 +135,19 @@ def test_narrow_blobs(device: Device, name: str, kind: str, storage: StorageType
     _check_narrow(device, layer, shapes, reference, tuning_for(kind, storage=storage))
 
 
-@each_narrow
+#: Those of GPUs.
+each_of_cells = pytest.mark.parametrize(
+    "storage", [TF32_CELLS, FLOAT16_CELLS, BFLOAT16_CELLS], ids=lambda kind: f"{kind.name} {kind.cell}"
+)
+
+
+@each_of_cells
 @pytest.mark.parametrize("name", ["tanh", "add", "concat", "max", "mean", "mean of all"])
 def test_blobs_of_cells(device: Device, name: str, storage: StorageType) -> None:
     """The same of layers that take blobs whose elements are units side by side."""
     layer, shapes, reference = LAYERS[name]
-    cells = CELLS_OF[storage]
-    wider = [shape.with_units(cells.cell * shape.units) for shape in shapes]
-    _check_narrow(device, layer, wider, reference, tuning_for("gpu", storage=cells))
+    wider = [shape.with_units(storage.cell * shape.units) for shape in shapes]
+    _check_narrow(device, layer, wider, reference, tuning_for("gpu", storage=storage))
 
 
 def _check_narrow(
@@ -155,7 +172,7 @@ def _check_narrow(
     )
 
 
-@pytest.mark.parametrize("storage", [*CELLS_OF, *CELLS_OF.values()], ids=lambda kind: f"{kind.name} {kind.cell}")
+@pytest.mark.parametrize("storage", [FLOAT32, FLOAT16, BFLOAT16, *CELLS_OF.values()], ids=lambda kind: f"{kind.name} {kind.cell}")
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_norms_of_narrow_blobs(device: Device, kind: str, storage: StorageType) -> None:
     tuning, shape = tuning_for(kind, storage=storage), Shape(3 * storage.cell, 5, 7)
@@ -237,10 +254,14 @@ IN_CELLS = [
 NOT_IN_CELLS = ["local_response_norm", "depth_to_space", "space_to_depth", "conv_transpose_2d", "interleave", "slice"]
 
 
-@pytest.mark.parametrize("name", [*IN_CELLS, *NOT_IN_CELLS])
-def test_compiled_layers_take_blobs_of_cells(device: Device, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "storage"),
+    # Some of the others have whole cells of 4 units.
+    [*product(IN_CELLS, [TF32_CELLS, BFLOAT16_CELLS]), *product(NOT_IN_CELLS, [BFLOAT16_CELLS])],
+)
+def test_compiled_layers_take_blobs_of_cells(device: Device, name: str, storage: StorageType) -> None:
     layer, shapes, module = torch_case(name)
-    shapes, storage = [shape.with_units(8 * shape.units) for shape in shapes], CELLS_OF[BFLOAT16]
+    shapes = [shape.with_units(storage.cell * shape.units) for shape in shapes]
     settings: dict[str, Any] = {"tuning": tuning_for("gpu", storage=storage), "arrangements": ["own pitches"]}
     tolerance = {"relative": storage.epsilon, "absolute": storage.epsilon}
 
@@ -260,8 +281,12 @@ def test_masks_and_numbers_of_words(device: Device, kind: str, storage: StorageT
     tuning = tuning_for(kind, storage=storage)
     test_dropout.contract(device, Shape(3, 5, 7), 0.4, tuning, arrangements=["own pitches"])
     test_dropout.test_whole_samples(device, Shape(3, 5, 7), tuning)
-    test_dropout.test_whole_samples(device, Shape(24, 5, 7), tuning_for("gpu", storage=CELLS_OF[storage]))
     test_recurrent.embedding_contract(device, Shape(1, 5), tuning=tuning, arrangements=["own pitches"])
+
+
+@each_of_cells
+def test_masks_of_cells(device: Device, storage: StorageType) -> None:
+    test_dropout.test_whole_samples(device, Shape(24, 5, 7), tuning_for("gpu", storage=storage))
 
 
 @each_narrow
