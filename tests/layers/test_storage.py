@@ -257,7 +257,7 @@ NOT_IN_CELLS = ["local_response_norm", "depth_to_space", "space_to_depth", "conv
 @pytest.mark.parametrize(
     ("name", "storage"),
     # Some of the others have whole cells of 4 units.
-    [*product(IN_CELLS, [TF32_CELLS, BFLOAT16_CELLS]), *product(NOT_IN_CELLS, [BFLOAT16_CELLS])],
+    [*itertools.product(IN_CELLS, [TF32_CELLS, BFLOAT16_CELLS]), *itertools.product(NOT_IN_CELLS, [BFLOAT16_CELLS])],
 )
 def test_compiled_layers_take_blobs_of_cells(device: Device, name: str, storage: StorageType) -> None:
     layer, shapes, module = torch_case(name)
