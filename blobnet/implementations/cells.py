@@ -127,16 +127,17 @@ WEIGHT_TILES = (
     GradientTile(128, 128, 128, 64, 128, speed=10, busy=1, overhead=300),
     GradientTile(128, 256, 64, 64, 256, speed=10, busy=1, overhead=300),
 )
-#: Those of tf32, whose work-items load what they multiply (kernels/warp_group.h).
+#: Those of tf32, whose work-items load what they multiply (kernels/warp_group.h), also for few columns.
 TF32_WEIGHT_TILES = (
-    GradientTile(64, 64, 64, 64, 64, 3, 3, speed=6, busy=1, overhead=300),
-    GradientTile(64, 64, 32, 64, 64, 3, 3, speed=5, busy=1, overhead=300),
-    GradientTile(128, 64, 32, 64, 64, 3, 1, speed=5, busy=1, overhead=300),
-    GradientTile(64, 64, 64, 64, 64, 2, 2, speed=5, busy=1, overhead=300),
-    GradientTile(64, 64, 64, 64, 64, speed=3.5, busy=3, overhead=300),
-    GradientTile(128, 128, 32, 64, 128, speed=5, busy=1, overhead=300),
-    GradientTile(128, 128, 64, 64, 128, speed=5.5, busy=1, overhead=300),
-    GradientTile(128, 256, 32, 64, 256, speed=5, busy=1, overhead=300),
+    GradientTile(64, 64, 64, 64, 64, 3, 3, speed=5, busy=1, overhead=300),
+    GradientTile(64, 64, 32, 64, 64, 3, 3, speed=4.3, busy=1, overhead=300),
+    GradientTile(128, 64, 64, 64, 64, 2, 2, speed=4.3, busy=1, overhead=300),
+    GradientTile(64, 64, 64, 64, 64, 2, 2, speed=3.2, busy=1, overhead=300),
+    GradientTile(128, 64, 32, 64, 64, 3, 1, speed=3.3, busy=1, overhead=300),
+    GradientTile(128, 128, 64, 64, 128, speed=3.6, busy=1, overhead=300),
+    GradientTile(128, 64, 64, 64, 64, speed=2.6, busy=1, overhead=300),
+    GradientTile(64, 128, 64, 64, 128, speed=2.2, busy=1, overhead=300),
+    GradientTile(64, 64, 64, 64, 64, speed=1.8, busy=1, overhead=300),
 )
 #: Those for taps that lie as units do: there are few columns, and a step has more positions.
 FEW_TILES = (
@@ -399,7 +400,7 @@ class Cells(Tiled):
             return ()
         if operation.direction != BACKWARD_WEIGHTS:
             return TILES
-        if _folded(operation) > 1:
+        if _folded(operation) > 1 and precision != "tf32":
             return FEW_TILES
         tiles = TF32_WEIGHT_TILES if precision == "tf32" else WEIGHT_TILES
         return [tile for tile in tiles if (operation.taps > 1) == (tile.taps > 1)]
