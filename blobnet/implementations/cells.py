@@ -152,6 +152,11 @@ def _room(groups: int) -> int:
     return (_LOCAL_BYTES // groups - _GROUP_BYTES) // _CELL_BYTES
 
 
+def _list_pitch(cells: int, precision: str) -> int:
+    """From list to list of a gradient in local memory: LIST_PITCH of kernels/warp_group.h."""
+    return cells if precision != "tf32" else (cells + 3) // 8 * 8 + 4
+
+
 def _folded(operation: Operation) -> int:
     """Taps of a row that lie in cells as units do; 1 where units alone fill a cell."""
     few = operation.depth <= CELLS_OF[operation.tuning.precision].cell and operation.source.type.cell == 1
@@ -400,9 +405,9 @@ class Cells(Tiled):
             return ()
         if operation.direction != BACKWARD_WEIGHTS:
             return TILES
-        if _folded(operation) > 1 and precision != "tf32":
-            return FEW_TILES
         tiles = TF32_WEIGHT_TILES if precision == "tf32" else WEIGHT_TILES
+        if tiles == WEIGHT_TILES and _folded(operation) > 1:
+            return FEW_TILES
         return [tile for tile in tiles if (operation.taps > 1) == (tile.taps > 1)]
 
     @classmethod
@@ -428,14 +433,11 @@ class Cells(Tiled):
         """Steps of the weights, or of the gradient's factors, in local memory: as many as there is room for."""
         if not self.of_weights:
             return self._in_local_memory[0]
-        tile, run = self.tile, self._pitch(self.span + self.tile.positions)
+        tile, run = self.tile, _list_pitch(self.span + self.tile.positions, self.precision)
         lists = min(self.depth_cells, self.counted.lists[0].cells)
         room = _room(1) - (self.depth_cells - lists) * run
-        return min(_STAGES, room // (tile.units // self.cell * self._pitch(tile.depth) + lists * run + 1))
-
-    def _pitch(self, cells: int) -> int:
-        """From list to list of a gradient in local memory: see LIST_PITCH of kernels/warp_group.h."""
-        return cells if self.precision != "tf32" else (cells + 3) // 8 * 8 + 4
+        deltas = tile.units // self.cell * _list_pitch(tile.depth, self.precision)
+        return min(_STAGES, room // (deltas + lists * run + 1))
 
     @property
     def _in_local_memory(self) -> tuple[int, int]:

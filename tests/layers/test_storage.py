@@ -172,7 +172,9 @@ def _check_narrow(
     )
 
 
-@pytest.mark.parametrize("storage", [FLOAT32, FLOAT16, BFLOAT16, *CELLS_OF.values()], ids=lambda kind: f"{kind.name} {kind.cell}")
+@pytest.mark.parametrize(
+    "storage", [FLOAT32, FLOAT16, BFLOAT16, *CELLS_OF.values()], ids=lambda kind: f"{kind.name} {kind.cell}"
+)
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_norms_of_narrow_blobs(device: Device, kind: str, storage: StorageType) -> None:
     tuning, shape = tuning_for(kind, storage=storage), Shape(3 * storage.cell, 5, 7)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import blobnet.device.device
 from blobnet import layers
 from blobnet.device.device import Device
 from blobnet.launch.task import BrokenVariant
 from blobnet.layers import Node
 from blobnet.losses import CrossEntropy
-from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, FLOAT32_CELLS, StorageType
+from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, CELLS_OF, FLOAT32_CELLS, StorageType
 from blobnet.model import Model
 from blobnet.planning import make_plan, settling
 from blobnet.planning.plan import Plan
@@ -78,7 +79,11 @@ def compiled(images: Node) -> Node:
 
 
 #: By how much of the largest value results may differ.
-APART = {"without norms": 2.0**-20, "residual": 2.0**-7, "separable": 2.0**-3, "compiled": 2.0**-4}
+APART = {
+    "bf16": {"without norms": 2.0**-20, "residual": 2.0**-7, "separable": 2.0**-3, "compiled": 2.0**-4},
+    # Cells are rounded, numbers are not: against float32 the residual network's gradients are up to 0.1 off with numbers.
+    "tf32": {"without norms": 2.0**-8, "residual": 2.0**-1, "separable": 2.0**-8, "compiled": 2.0**-4},
+}
 NETWORKS: dict[str, Callable[[Node], Node]] = {
     "without norms": without_norms,
     "residual": residual,
@@ -104,6 +109,7 @@ def takes(device: Device, monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageT
     They have cells wherever these can be, though small networks take longer with them.
     """
     as_gpu(monkeypatch, device)
+    monkeypatch.setattr(blobnet.device.device, "check_precision", lambda info, precision: None)
     monkeypatch.setattr(settling, "_cost", prefer_cells)
     own = Device.tuning
     assert isinstance(own, property)
@@ -111,7 +117,7 @@ def takes(device: Device, monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageT
 
     def tuning(self: Device) -> Any:
         made = only(replace(own.__get__(self), precision=self.precision), "cells", "cellwise")
-        return replace(made, cells=asked[0] if self.precision == "bf16" else None)
+        return replace(made, cells=asked[0] if self.precision in APART else None)
 
     monkeypatch.setattr(Device, "tuning", property(tuning))
 
@@ -122,8 +128,9 @@ def takes(device: Device, monkeypatch: pytest.MonkeyPatch) -> Callable[[StorageT
     return with_cells
 
 
+@pytest.mark.parametrize("precision", APART)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device], name: str) -> None:
+def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device], name: str, precision: str) -> None:
     """They are those of blobs of numbers, but for rounding where sums have another order, as those of norms have.
 
     A sum of a norm that rounds the other way moves what follows, and a network multiplies that: of three batches the
@@ -136,22 +143,23 @@ def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device]
         x = generator.standard_normal((COUNT, 3, SIDE, SIDE)).astype(np.float32)
         y = generator.integers(0, 7, COUNT)
         found = []
-        for kind in (None, BFLOAT16_CELLS):
+        for kind in (None, CELLS_OF[precision]):
             model, device = model_of(name), takes(kind)
-            made = model.gradients(x, y, loss="cross_entropy", device=device, precision="bf16", debug=True)
-            made["prediction"] = model.predict(x, device=device, precision="bf16", batch_size=3)
+            made = model.gradients(x, y, loss="cross_entropy", device=device, precision=precision, debug=True)
+            made["prediction"] = model.predict(x, device=device, precision=precision, batch_size=3)
             found.append(made)
         plain, in_cells = found
+        # What is 0 but for rounding: the gradients of shifts before other norms.
+        noise = 2.0**-9 * max(float(np.abs(values).max()) for values in plain.values())
         apart = []
         for key, values in plain.items():
             most = float(np.abs(in_cells[key] - values).max())
             assert np.isfinite(most), key
-            # What is 0 must be 0.
-            apart.append((most / float(np.abs(values).max()) if values.any() else np.sign(most), key))
+            apart.append((most / max(noise, float(np.abs(values).max())), key))
         return max(apart)
 
     apart, where = min(worst(seed) for seed in range(3 if name == "residual" else 1))
-    assert apart <= APART[name], where
+    assert apart <= APART[precision][name], where
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
