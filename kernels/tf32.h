@@ -6,9 +6,8 @@
  *     round_tf32(value)                  a rounded number
  */
 #ifndef TF32_BITS
-#define TF32_BITS(float_n, uint_n, value)                                                                  \
-    select(as_##uint_n(value), (as_##uint_n(value) + (uint_n)(0x1000)) & (uint_n)(~0x1FFFu),              \
-           isfinite(value))
+#define TF32_BITS(float_n, uint_n, value) \
+    select(as_##uint_n(value), (as_##uint_n(value) + (uint_n)(0x1000)) & (uint_n)(~0x1FFFu), isfinite(value))
 
 inline __attribute__((always_inline)) float round_tf32(const float value)
 {

@@ -50,7 +50,7 @@ typedef uint4 cell_t;
 #define HELD_POSITIONS 8
 #define ROW_OF_SUM(i) \
     (WARP % GROUP_WARPS / 2 * 32 + LANE_ROW * 4 + (i) / (SUM_REGISTERS / 2) * 2 + (i) / 2 % 2)
-#define COLUMN_OF_SUM(i)                                                                              \
+#define COLUMN_OF_SUM(i)                                                                                  \
     (WARP % 2 * (SUM_COLUMNS / 2) + (i) % (SUM_REGISTERS / 2) / 16 * 32 + (LANE_COLUMN * 2 + (i) % 2) * 4 \
      + (i) / 4 % 4)
 /* The cells that neighbouring lanes load are in different banks: 4 more than a multiple of 8. */
@@ -173,22 +173,23 @@ INLINE rows_t hold_rows(__local const cell_t *left, const uint left_stride)
     return rows;
 }
 
-#define MULTIPLY_FRAGMENTS(sums, left_0, left_1, left_2, left_3, right_0, right_1)                         \
-    __asm__("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "      \
-            "{%8, %9}, {%0, %1, %2, %3};"                                                                  \
-            : "+f"((sums)[0]), "+f"((sums)[1]), "+f"((sums)[2]), "+f"((sums)[3])                           \
-            : "r"(as_uint(left_0)), "r"(as_uint(left_1)), "r"(as_uint(left_2)), "r"(as_uint(left_3)),      \
+#define MULTIPLY_FRAGMENTS(sums, left_0, left_1, left_2, left_3, right_0, right_1)                    \
+    __asm__("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \
+            "{%8, %9}, {%0, %1, %2, %3};"                                                             \
+            : "+f"((sums)[0]), "+f"((sums)[1]), "+f"((sums)[2]), "+f"((sums)[3])                      \
+            : "r"(as_uint(left_0)), "r"(as_uint(left_1)), "r"(as_uint(left_2)), "r"(as_uint(left_3)), \
               "r"(as_uint(right_0)), "r"(as_uint(right_1)))
-#define MULTIPLY_COLUMNS(place, unit)                                                                      \
-    MULTIPLY_FRAGMENTS(sums + (place), rows.near.s0, rows.near.s1, rows.far.s0, rows.far.s1, near.unit,    \
-                       far.unit);                                                                          \
-    MULTIPLY_FRAGMENTS(sums + SUM_REGISTERS / 2 + (place), rows.near.s2, rows.near.s3, rows.far.s2,        \
+#define MULTIPLY_COLUMNS(place, unit)                                                                   \
+    MULTIPLY_FRAGMENTS(sums + (place), rows.near.s0, rows.near.s1, rows.far.s0, rows.far.s1, near.unit, \
+                       far.unit);                                                                       \
+    MULTIPLY_FRAGMENTS(sums + SUM_REGISTERS / 2 + (place), rows.near.s2, rows.near.s3, rows.far.s2,     \
                        rows.far.s3, near.unit, far.unit)
 
 INLINE void multiply_rows(real_t sums[SUM_REGISTERS], const rows_t rows, const uint left_stride,
                           __local const cell_t *right, const uint right_stride)
 {
-    __local const cell_t *from = right + (WARP % 2 * (SUM_COLUMNS / 8) + LANE_ROW) * right_stride + LANE_COLUMN;
+    __local const cell_t *from =
+        right + (WARP % 2 * (SUM_COLUMNS / 8) + LANE_ROW) * right_stride + LANE_COLUMN;
     UNROLL
     for (int i = 0; i < SUM_REGISTERS / 2; i += 16) {
         const float4 near = as_float4(from[i / 2 * right_stride]);

@@ -380,7 +380,7 @@ def _blobs(layer: ContractionLayer, site: LayerContext) -> dict[str, Blob]:
 
 
 def _kept_in_cells(layer: ContractionLayer, site: LayerContext) -> Mapping[str, int]:
-    """What one pass leaves to another in cells, and units of these: tensors of the output's shape, if that has cells."""
+    """What one pass leaves to another in cells, and their units: tensors of the shape of an output that has cells."""
     if site.output.type.cell == 1:
         return {}
     steps, output = layer._steps(site), layer.bound(site.shapes, site.batch_size).output

@@ -123,19 +123,17 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
 #define CAME(step) (signals + (step) % STAGES)
 #define MADE(step) (signals + STAGES + (step) % STAGES)
 /* Begins to copy the cells of a step. */
-#define COPY_STEP(step)                                                                                  \
-    do {                                                                                                 \
-        if (COPYING_ITEM == 0) {                                                                         \
-            expect_cells(CAME(step), TILE_UNITS / CELL * TILE_DEPTH + EXPECTED(LISTS * RUN_POSITIONS));  \
-        }                                                                                                \
-        copy_lists(STAGE_OF(step), DELTA_PITCH, TILE_UNITS / CELL, TILE_DEPTH, own_deltas,               \
-                   first_unit / CELL,                                                                    \
-                   DELTA_CELLS, DELTA_LIST, DELTA_SAMPLE, POSITION_OF(step) + FIRST_DELTA, count,        \
-                   CAME(step));                                                                          \
-        copy_source(STAGE_OF(step) + STAGE_DELTAS, RUN_PITCH, LISTS, RUN_POSITIONS, own_cells,           \
-                    first_column / CELL,                                                                 \
-                    run_table[run][0], POSITION_OF(step) + FIRST_CELL + run_table[run][1], count,        \
-                    CAME(step));                                                                         \
+#define COPY_STEP(step)                                                                                 \
+    do {                                                                                                \
+        if (COPYING_ITEM == 0) {                                                                        \
+            expect_cells(CAME(step), TILE_UNITS / CELL * TILE_DEPTH + EXPECTED(LISTS * RUN_POSITIONS)); \
+        }                                                                                               \
+        copy_lists(STAGE_OF(step), DELTA_PITCH, TILE_UNITS / CELL, TILE_DEPTH, own_deltas,              \
+                   first_unit / CELL, DELTA_CELLS, DELTA_LIST, DELTA_SAMPLE,                            \
+                   POSITION_OF(step) + FIRST_DELTA, count, CAME(step));                                 \
+        copy_source(STAGE_OF(step) + STAGE_DELTAS, RUN_PITCH, LISTS, RUN_POSITIONS, own_cells,          \
+                    first_column / CELL, run_table[run][0],                                             \
+                    POSITION_OF(step) + FIRST_CELL + run_table[run][1], count, CAME(step));             \
     } while (0)
 
     real_t sums[GROUP_TAPS][SUM_REGISTERS];
@@ -194,7 +192,8 @@ convolution_backward_weight_cells(READ_BLOB(cells), READ_BLOB(deltas), WRITE_ARR
         for (int k = 0; k < TILE_DEPTH / HELD_POSITIONS; k++) {
             UNROLL
             for (int j = 0; j < GROUP_TAPS; j++) {
-                multiply_rows(sums[j], rows[k], DELTA_PITCH, right + shifts[j] + k * HELD_POSITIONS, RUN_PITCH);
+                multiply_rows(sums[j], rows[k], DELTA_PITCH, right + shifts[j] + k * HELD_POSITIONS,
+                              RUN_PITCH);
             }
         }
         END_ROWS();

@@ -14,8 +14,8 @@
  * of all samples on, `pitch` apart. Lists after the last one repeat it, as do samples.
  */
 INLINE void copy_lists(__local cell_t *to, const int pitch, const int rows, const int length,
-                       __global const cell_t *cells, const int first_list, const int lists, const size_t list, const size_t sample,
-                       const int first, const int count, __local signal_t *signal)
+                       __global const cell_t *cells, const int first_list, const int lists, const size_t list,
+                       const size_t sample, const int first, const int count, __local signal_t *signal)
 {
     int n = first / SAMPLE_POSITIONS;
     int at = first % SAMPLE_POSITIONS;
@@ -77,8 +77,8 @@ INLINE void copy_source(__local cell_t *to, const int pitch, const int rows, con
                         __global const cell_t *cells, const int first_list, const int place, const int first,
                         const int count, __local signal_t *signal)
 {
-    copy_lists(to, pitch, rows, length, cells + place, first_list, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE, first,
-               count, signal);
+    copy_lists(to, pitch, rows, length, cells + place, first_list, SOURCE_CELLS, SOURCE_LIST, SOURCE_SAMPLE,
+               first, count, signal);
 }
 #endif
 

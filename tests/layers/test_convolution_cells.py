@@ -17,7 +17,7 @@ from blobnet.device.device import Device
 from blobnet.examination.checks import plan_alone
 from blobnet.implementations import candidates, cells
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, DIRECTIONS, FORWARD
-from blobnet.implementations.cells import FEW_TILES, TF32_WEIGHT_TILES, TILES, WEIGHT_TILES, CellTile
+from blobnet.implementations.cells import FEW_TILES, TF32_WEIGHT_TILES, TILES, CellTile
 from blobnet.launch.kernel_call import Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv1D, Conv2D
