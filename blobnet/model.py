@@ -591,8 +591,8 @@ class Model:
                 computed (``precision``, ``reduction``, ``fit_memory``, ``recompute``).
             device: a device or its name; the best one if None.
             precision: fp32, by default; tf32 rounds factors of convolutions to 10 bits of fraction for tensor cores of
-                NVIDIA GPUs; bf16 keeps bfloat16 between layers, 8 bits, in half the memory; fp16 float16, 11 bits of
-                a smaller range, with a dynamic loss scale (docs/training.md).
+                NVIDIA GPUs, and on some what lies between layers; bf16 keeps bfloat16 between layers, 8 bits, in half
+                the memory; fp16 float16, 11 bits of a smaller range, with a dynamic loss scale (docs/training.md).
             debug: check every launch's writes; $BLOBNET_CHECK if None.
             verify: before the first step, check each way to compute a convolution or a dense layer that was never
                 checked on this device, driver and source, as ``blobnet doctor`` does (seconds, once); what fails is

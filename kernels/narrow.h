@@ -15,7 +15,7 @@
 typedef ushort bfloat_t;
 typedef uint tf32_t;
 /*
- * Eight of them side by side, and of halves: the units of a cell. NOTE: NVIDIA's compiler loads and stores vectors of 16
+ * Eight bfloat_t side by side, and eight halves: the units of a cell. NOTE: NVIDIA's compiler loads and stores vectors of 16
  * bits in two parts, these at once.
  */
 typedef uint4 bfloat_cell_t;

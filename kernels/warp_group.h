@@ -3,9 +3,9 @@
  * OpenCL compiler does not know. They stand in its assembly as comments, which blobnet/device/splice.py makes
  * instructions. The same in plain OpenCL C, slowly, for tests on other devices.
  *
- * A *cell* is 16 bytes: CELL numbers of one row or column, 8 of bfloat16 (with HALVES of float16) or 4 of tf32. A warp group, 128 neighbouring
- * work-items, multiplies 64 rows x 2 cells (left) with 2 cells x SUM_COLUMNS columns (right). Cells of rows lie side by
- * side: cell k of row or column i is factor[k * stride + i].
+ * A *cell* is 16 bytes: CELL numbers of one row or column, 8 of bfloat16 (with HALVES of float16) or 4 of tf32. A warp
+ * group, 128 neighbouring work-items, multiplies 64 rows x 2 cells (left) with 2 cells x SUM_COLUMNS columns (right).
+ * Cells of rows lie side by side: cell k of row or column i is factor[k * stride + i].
  *
  * With g = lane / 4, t = lane % 4 and w = the warp's number in its group, work-item `lane` gets, for j < SUM_COLUMNS / 8,
  *
@@ -14,14 +14,20 @@
  * Numbers of tf32 are floats of which the sign, 8 bits of exponent and the first 10 of the fraction count. Sums are fp32.
  * Products go on in the background:
  *
- *     BEGIN_PRODUCTS()                  once factors are there: after the barrier, the signal or hold_rows
+ *     BEGIN_PRODUCTS()                  once factors are there: after the barrier, or the signal
  *     multiply_cells(...)               sums += left * right
- *     rows = hold_rows(...)             numbers of 16 bits, where cells are of 8 rows: 16 cells side by side, those of the next
- *                                       8 rows `stride` further, in registers
- *     multiply_rows(...)                sums += rows * right, whose cells are of 8 columns in the same order
  *     END_PRODUCTS()
  *     AWAIT_PRODUCTS(MOST)              until all but the last MOST of them are done: their factors may be overwritten
  *     await_sums(sums)                  until all are done: sums may be read
+ *
+ * Where cells are of CELL rows, or columns, at one position (a gradient's), HELD_POSITIONS are multiplied at once. Sum `i`
+ * is that of row ROW_OF_SUM(i) and column COLUMN_OF_SUM(i). Of 16 bits these go on in the background, too:
+ *
+ *     rows = hold_rows(...)             cells of positions side by side, those of the next rows `stride` further, in registers
+ *     BEGIN_ROWS()                      once all are held
+ *     multiply_rows(...)                sums += rows * right, whose cells are of columns
+ *     END_ROWS()
+ *     AWAIT_ROWS()                      until all are done: what they read may be overwritten
  *
  * Copies of whole cells, which one work-item begins, go on in the background too (COPIES_AHEAD). A *signal* in local memory
  * fills when so many have given it as it was made for, and all cells have come that it expects; await_signal waits until it
@@ -40,7 +46,7 @@
 #define SUM_REGISTERS (SUM_COLUMNS / 2)
 typedef uint4 cell_t;
 
-/* Of multiply_rows: positions of a product, the row and the column of sum `i`, and how far lists of `cells` lie apart. */
+/* LIST_PITCH: how far from list to list of so many cells, for hold_rows and multiply_rows. */
 #if CELL == 8
 #define HELD_POSITIONS 16
 #define ROW_OF_SUM(i) (WARP % GROUP_WARPS * 16 + LANE_ROW + (i) / 2 % 2 * 8)
@@ -158,7 +164,7 @@ INLINE void multiply_cells(real_t sums[SUM_REGISTERS], __local const cell_t *lef
  */
 #define BEGIN_ROWS()
 #define END_ROWS()
-#define AWAIT_ROWS()
+#define AWAIT_ROWS() WARP_BARRIER()
 typedef struct {
     float4 near;
     float4 far;

@@ -100,7 +100,7 @@ def program_text(kernels: Iterable[Kernel]) -> str:
         "END_OF_IF": _END_OF_IF,
         "END_OF_ROW(": _END_OF_ROW,
         "ROW_OF(": _ROWS,
-        "_narrow": expanded("narrow.h"),
+        "_narrow": f'{expanded("narrow.h")}\n#line 1 "generated"',
     }
     used = [macro for name, macro in macros.items() if any(name in text for text in texts)]
     return "\n".join([*map(_VECTORS.format, lanes), *used, *texts])

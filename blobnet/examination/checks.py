@@ -16,7 +16,7 @@ from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.launch.kernel_call import Tuning
-from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant
+from blobnet.launch.task import IN_CELLS, BrokenVariant, Task, TunedChoices, Variant
 from blobnet.layers.base import Layer, LayerContext
 from blobnet.losses import MeanSquaredError
 from blobnet.memory.blob import Shape
@@ -76,6 +76,7 @@ class Check:
         direction: one of DIRECTIONS; empty: the whole layer, which has one way to compute.
         way: the way; without a tile what is taken of the variant without tuning.
         precision: of its products.
+        in_cells: whether its blobs have cells.
         arrangement: the first of ARRANGEMENTS to try.
         seed: of data and memory.
         purpose: why it is checked, where that is not what every device is checked for.
@@ -88,6 +89,7 @@ class Check:
     direction: str = ""
     way: Variant = _NO_WAY
     precision: str = "fp32"
+    in_cells: bool = False
     arrangement: str = "own pitches"
     seed: int = 0
     purpose: str = ""
@@ -117,7 +119,10 @@ class Check:
     def as_json(self) -> dict[str, Any]:
         """Plain data for a report."""
         return {
-            **{name: getattr(self, name) for name in ("count", "direction", "precision", "arrangement", "seed")},
+            **{
+                name: getattr(self, name)
+                for name in ("count", "direction", "precision", "in_cells", "arrangement", "seed")
+            },
             "layer": {"kind": self.layer.kind, "config": self.layer.config()},
             "shapes": [shape.dimensions for shape in self.shapes],
             "odd": self.odd and self.odd.dimensions,
@@ -257,9 +262,9 @@ def check_of_way(layer: Layer, shape: Shape, task: Task, way: Variant, purpose: 
     """A check of one way for a task of a layer: on small odd planes if it is for those too, else on its own."""
     _, *sides = shape.dimensions
     odd = Shape(shape.units, *(min(size - 1 + size % 2, _ODD_SIDE) or 1 for size in sides))
-    return Check(
-        layer, (shape,), odd if odd != shape else None, _COUNT, task.direction, way, task.precision, purpose=purpose
-    )
+    precision, in_cells = task.precision.removesuffix(IN_CELLS), task.precision.endswith(IN_CELLS)
+    of_task = (task.direction, way, precision, in_cells)
+    return Check(layer, (shape,), odd if odd != shape else None, _COUNT, *of_task, purpose=purpose)
 
 
 def checks_of_plan(plan: Plan, known: Iterable[BrokenVariant]) -> Iterator[Check]:

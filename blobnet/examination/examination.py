@@ -17,6 +17,7 @@ from blobnet.examination.layer_references import Float64Array, reference_of
 from blobnet.examination.measured import PHASES, Arrangement, Bench, Problem, bits, make_problem
 from blobnet.launch.kernel_call import KernelCall, Tuning
 from blobnet.launch.task import TunedChoices
+from blobnet.memory.blob import CELLS_OF
 
 #: Verdicts: all but the first two are failures, and all but NOT_HERE and FAILED say that something must not be used.
 OK, NOT_HERE = "ok", "not here"
@@ -149,6 +150,8 @@ def _bench(device: Device, check: Check) -> Bench | None:
     shapes = [(check.odd,), check.shapes] if check.odd else [check.shapes]
     for own in shapes:
         problem = make_problem(check.layer, own, count=check.count, seed=check.seed)
+        if check.in_cells:
+            problem = replace(problem, storage=CELLS_OF[check.precision])
         for name in names:
             bench = _bench_of_way(device, check, problem, Arrangement(name, **ARRANGEMENTS[name]))
             if bench is not None:

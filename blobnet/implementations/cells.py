@@ -405,9 +405,9 @@ class Cells(Tiled):
             return ()
         if operation.direction != BACKWARD_WEIGHTS:
             return TILES
-        tiles = TF32_WEIGHT_TILES if precision == "tf32" else WEIGHT_TILES
-        if tiles == WEIGHT_TILES and _folded(operation) > 1:
+        if precision != "tf32" and _folded(operation) > 1:
             return FEW_TILES
+        tiles = TF32_WEIGHT_TILES if precision == "tf32" else WEIGHT_TILES
         return [tile for tile in tiles if (operation.taps > 1) == (tile.taps > 1)]
 
     @classmethod

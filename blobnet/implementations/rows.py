@@ -8,7 +8,7 @@ from blobnet.implementations.base import FORWARD, Implementation
 from blobnet.implementations.blocking import READ_COST, VECTOR_COST, Block, blocks, order, reads
 from blobnet.implementations.operation import Operation
 from blobnet.launch.kernel_call import Array, GlobalSize, KernelCall, rounded_up
-from blobnet.memory.blob import CELL_UNITS, FLOAT32
+from blobnet.memory.blob import CELL_UNITS, FLOAT32, FLOAT32_CELLS
 
 #: What a multiply-add costs, and what it costs where each number of the input must be loaded into a vector (AVX2).
 PRODUCT_COST, LOADED_PRODUCT_COST = 0.7, 0.78
@@ -64,7 +64,7 @@ class UnitVectors(Implementation):
 def has_vectors(operation: Operation) -> bool:
     """Return True if an operation has cells of float32, and no more than a bias for each unit."""
     types = operation.input.type, operation.output.type
-    return operation.has_cells and {kind.name for kind in types} == {FLOAT32.name} and operation.bias_mode < 2
+    return operation.has_cells and {*types} <= {FLOAT32, FLOAT32_CELLS} and operation.bias_mode < 2
 
 
 def unit_blocks(operation: Operation, positions: int, tunables: Mapping[str, int]) -> list[Block]:

@@ -34,7 +34,8 @@ from blobnet.memory.blob import (
 )
 
 #: The precisions of a network: what products round their factors to on tensor cores (tf32: to the first 10 bits of the
-#: fraction), and the type of numbers between layers; cells of tf32 are rounded, too. Sums, statistics, weights and losses are float32 in all.
+#: fraction), and the type of numbers between layers; cells of tf32 are rounded, too. Sums, statistics, weights and
+#: losses are float32 in all.
 PRECISIONS = {
     "fp32": ("fp32", FLOAT32),
     "tf32": ("tf32", FLOAT32),

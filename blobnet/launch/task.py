@@ -27,6 +27,10 @@ def convolution_text(
     return f"{filters}k{size_text(kernel_size)}{''.join(written)}"
 
 
+#: What ends the precision of a task whose blobs have cells.
+IN_CELLS = "-cells"
+
+
 @dataclass(frozen=True)
 class Task:
     """One direction of a layer, for a batch; as text ``backward data 64x56x56:64k3p1 batch 64``.
@@ -35,7 +39,8 @@ class Task:
         direction: see blobnet/implementations/base.py.
         layer: its input's shape and what makes its work, as benchmarks write them (blobnet/examination/layer_cases.py).
         batch_size: samples of the plan.
-        precision: of the products; fp32 is not written.
+        precision: of the products; fp32 is not written. With IN_CELLS where blobs have cells: what was measured with
+            blobs of numbers is no choice for those.
         family: what the kernels compute, whatever the sizes: ``convolution`` or ``dense``.
     """
 

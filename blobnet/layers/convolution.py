@@ -9,7 +9,7 @@ from typing import ClassVar
 from blobnet.implementations.base import BACKWARD_WEIGHTS, unbroken
 from blobnet.launch.elementwise import PER_CELL, SUM, EpilogueOp, fits
 from blobnet.launch.kernel_call import KernelCall
-from blobnet.launch.task import Task, convolution_text
+from blobnet.launch.task import IN_CELLS, Task, convolution_text
 from blobnet.layers.base import LayerContext, ParameterSpec, TakesCells
 from blobnet.layers.product import BIAS_MODES, _Product, without_norm
 from blobnet.layers.windows import Filtering
@@ -88,9 +88,8 @@ class _Convolution(Filtering, _Product):
         sizes = site.inputs[0].shape.units, *site.inputs[0].shape.axes[-self.rank :]
         # The bias costs nothing to speak of.
         layer = f"{'x'.join(map(str, sizes))}:{replace(self, bias=False).notation}"
-        # Choices that were measured with blobs of numbers are none for cells.
         has_cells = site.inputs[0].type.cell * site.output.type.cell > 1
-        precision = f"{site.tuning.precision}-cells" if has_cells else site.tuning.precision
+        precision = f"{site.tuning.precision}{IN_CELLS}" if has_cells else site.tuning.precision
         return Task(direction, layer, site.batch_size, precision)
 
 

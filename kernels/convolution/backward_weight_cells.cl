@@ -65,6 +65,9 @@
 #define ITEMS (GROUP_ITEMS * UNIT_GROUPS * TAP_GROUPS)
 #define SUM_COLUMNS TILE_COLUMNS
 #include "warp_group.h"
+#if CELL == 4 && SUM_COLUMNS % 64
+#error "of tf32 half of the columns must be whole fragments of 32"
+#endif
 #include "convolution/cell_lists.h"
 
 #define UNIT_TILES ((GROUP_OUTPUT_UNITS + TILE_UNITS - 1) / TILE_UNITS)

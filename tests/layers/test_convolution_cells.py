@@ -17,7 +17,7 @@ from blobnet.device.device import Device
 from blobnet.examination.checks import plan_alone
 from blobnet.implementations import candidates, cells
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, DIRECTIONS, FORWARD
-from blobnet.implementations.cells import FEW_TILES, TF32_WEIGHT_TILES, TILES, CellTile
+from blobnet.implementations.cells import FEW_TILES, TILES, CellTile
 from blobnet.launch.kernel_call import Tuning
 from blobnet.launch.kernel_source import load
 from blobnet.layers import Conv1D, Conv2D
@@ -216,7 +216,7 @@ def test_every_tile(device: Device, name: str, tile: CellTile, monkeypatch: pyte
     else:
         shape, count = Shape(tile.columns + 5, 9 * stride, 40 * stride), 4
     layer = Conv2D(tile.units + 3, filters, stride=stride)
-    precision = "tf32" if tile in TF32_WEIGHT_TILES else "bf16"
+    precision = "tf32" if name == "TF32_WEIGHT_TILES" else "bf16"
     report = exact(device, layer, shape, ["tight"], count=count, tuning=tuning(precision))
     if name.endswith("WEIGHT_TILES"):
         for call in (call for run in report.runs.values() for call in run.calls["backward parameters"]):

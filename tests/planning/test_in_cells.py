@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 import blobnet.device.device
 from blobnet import layers
 from blobnet.device.device import Device
+from blobnet.examination.checks import checks_of_plan
+from blobnet.examination.examination import OK, examine
+from blobnet.implementations.base import DIRECTIONS
 from blobnet.launch.task import BrokenVariant
 from blobnet.layers import Node
 from blobnet.losses import CrossEntropy
@@ -150,12 +154,13 @@ def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device]
             found.append(made)
         plain, in_cells = found
         # What is 0 but for rounding: the gradients of shifts before other norms.
-        noise = 2.0**-9 * max(float(np.abs(values).max()) for values in plain.values())
+        noise = (precision == "tf32") * 2.0**-9 * max(float(np.abs(values).max()) for values in plain.values())
         apart = []
         for key, values in plain.items():
             most = float(np.abs(in_cells[key] - values).max())
             assert np.isfinite(most), key
-            apart.append((most / max(noise, float(np.abs(values).max())), key))
+            size = max(noise, float(np.abs(values).max()))
+            apart.append((most / size if size else np.sign(most), key))
         return max(apart)
 
     apart, where = min(worst(seed) for seed in range(3 if name == "residual" else 1))
@@ -237,6 +242,21 @@ def test_one_launch_normalizes_few_cells_or_many_units(
     made = make_plan(graph, count, tuning=replace(tuning, cells=BFLOAT16_CELLS), training=True, loss=CrossEntropy())
     assert made.outputs["batchnorm_1"].type.cell == 8
     assert sum(call.kernel.startswith("normalization/") for _, call in made.calls) == launches
+
+
+@pytest.mark.parametrize("precision", APART)
+def test_ways_are_verified_in_cells(takes: Callable[[StorageType | None], Device], precision: str) -> None:
+    """What ``fit(verify=True)`` does with a plan: each way computes a small layer whose blobs have cells, too."""
+    device = takes(CELLS_OF[precision]).at(precision)
+    checked = set[tuple[str, str]]()
+    for name in ("residual", "separable"):
+        made = make_plan(model_of(name).graph, COUNT, tuning=device.tuning, training=True, loss=CrossEntropy())
+        for check in checks_of_plan(made, ()):
+            finding = examine(device, check)
+            assert finding.verdict == OK, (check, finding)
+            if check.in_cells:
+                checked.add((check.way.variant, check.direction))
+    assert checked >= set(itertools.product(("cells", "cellwise"), DIRECTIONS))
 
 
 def test_ways_that_are_broken_are_none(takes: Callable[[StorageType | None], Device]) -> None:
