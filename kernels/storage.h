@@ -21,6 +21,7 @@
  *     SET_UNIT_NUMBERS(number, array, unit) puts them there
  *     NUMBER_OF(numbers)              the number that an array of one for each unit makes
  *     PUT_NUMBER(number, numbers)     puts them there
+ *     PAIR_OF, PUT_PAIR               the same of two numbers, a number_pair_t
  *     EACH_UNIT(number, WHAT)         does something with each of them, unit_number of unit `unit` of the cell
  */
 #ifndef CELL_UNITS
@@ -46,12 +47,16 @@ typedef float8 number_t;
 typedef float16 number_pair_t;
 typedef int8 number_index_t;
 #define NUMBER_OF(numbers) vload8(0, numbers)
+#define PAIR_OF(numbers) vload16(0, numbers)
+#define PUT_PAIR(pair, numbers) vstore16(pair, 0, numbers)
 #define SET_UNIT_NUMBERS(number, array, unit) vstore8(number, unit, array)
 #else
 typedef float4 number_t;
 typedef float8 number_pair_t;
 typedef int4 number_index_t;
 #define NUMBER_OF(numbers) vload4(0, numbers)
+#define PAIR_OF(numbers) vload8(0, numbers)
+#define PUT_PAIR(pair, numbers) vstore8(pair, 0, numbers)
 #define SET_UNIT_NUMBERS(number, array, unit) vstore4(number, unit, array)
 #endif
 #define PUT_NUMBER(number, numbers) SET_UNIT_NUMBERS(number, numbers, 0)

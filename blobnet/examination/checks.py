@@ -262,9 +262,16 @@ def check_of_way(layer: Layer, shape: Shape, task: Task, way: Variant, purpose: 
     """A check of one way for a task of a layer: on small odd planes if it is for those too, else on its own."""
     _, *sides = shape.dimensions
     odd = Shape(shape.units, *(min(size - 1 + size % 2, _ODD_SIDE) or 1 for size in sides))
-    precision, in_cells = task.precision.removesuffix(IN_CELLS), task.precision.endswith(IN_CELLS)
-    of_task = (task.direction, way, precision, in_cells)
-    return Check(layer, (shape,), odd if odd != shape else None, _COUNT, *of_task, purpose=purpose)
+    return Check(
+        layer,
+        (shape,),
+        odd if odd != shape else None,
+        direction=task.direction,
+        way=way,
+        precision=task.precision.removesuffix(IN_CELLS),
+        in_cells=task.precision.endswith(IN_CELLS),
+        purpose=purpose,
+    )
 
 
 def checks_of_plan(plan: Plan, known: Iterable[BrokenVariant]) -> Iterator[Check]:

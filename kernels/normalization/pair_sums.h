@@ -39,13 +39,6 @@ INLINE number_pair_t group_sums(const number_pair_t pair, __local number_pair_t 
 #error "of cells, a row must have whole warps"
 #endif
 #define PAIR_NUMBERS (2 * CELL_UNITS)
-#if CELL_UNITS == 8
-#define PAIR_OF(numbers) vload16(0, numbers)
-#define PUT_PAIR(pair, numbers) vstore16(pair, 0, numbers)
-#else
-#define PAIR_OF(numbers) vload8(0, numbers)
-#define PUT_PAIR(pair, numbers) vstore8(pair, 0, numbers)
-#endif
 #define ROW_WARPS (LOCAL_WIDTH / WARP_ITEMS)
 #define GROUP_WARPS (LOCAL_UNITS * ROW_WARPS)
 #define PAIR_ROOM(room) \

@@ -160,6 +160,7 @@ def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device]
             most = float(np.abs(in_cells[key] - values).max())
             assert np.isfinite(most), key
             size = max(noise, float(np.abs(values).max()))
+            # What is 0 must be 0.
             apart.append((most / size if size else np.sign(most), key))
         return max(apart)
 
