@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Any, Literal
@@ -48,7 +48,12 @@ _GROUP_ROWS, _GROUP_ITEMS = 64, 128
 
 @dataclass(frozen=True)
 class CellTile(Tile):
-    """A tile of which a warp group, 128 work-items, keeps the sums of 64 positions; ``depth`` is of cells."""
+    """A tile of which a warp group, 128 work-items, keeps the sums of some positions; ``depth`` is of cells.
+
+    These are 64, for all units of the tile; or more, for 64 units (kernels/convolution/cell_product.h).
+    """
+
+    group_positions: int = field(default=_GROUP_ROWS, kw_only=True)
 
     @property
     def all_taps(self) -> int:
@@ -67,10 +72,11 @@ class CellTile(Tile):
 
     @property
     def items(self) -> int:
-        return self.columns // _GROUP_ROWS * _GROUP_ITEMS
+        return self.columns // self.group_positions * _GROUP_ITEMS
 
     def __str__(self) -> str:
-        return f"{self.units}x{self.columns}"
+        turned = f"/{self.group_positions}" if self.group_positions > _GROUP_ROWS else ""
+        return f"{self.units}x{self.columns}{turned}"
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,7 @@ TILES = (
     CellTile(256, 128, 8, 256, 1, speed=10, busy=1, overhead=220),
     CellTile(128, 256, 8, 128, 1, speed=10, busy=1, overhead=250),
     CellTile(64, 256, 8, 64, 1, speed=7, busy=1, overhead=170),
+    CellTile(64, 256, 8, 64, 1, speed=8.5, busy=1, overhead=245, group_positions=256),
     CellTile(64, 64, 8, 64, 1, speed=4.8, busy=3, overhead=150),
     CellTile(32, 128, 8, 32, 1, speed=3.8, busy=3, overhead=240),
     CellTile(96, 128, 8, 96, 1, speed=6.7, busy=2, overhead=220),
@@ -215,22 +222,26 @@ class _Positions:
     whole: bool
 
 
-def _runs(taps: Sequence[tuple[int, int, int]], columns: int, places: Sequence[int]) -> _Runs:
-    """The runs of some taps of a table: one for each phase of the source, whose cells begin at its place.
+def _runs(
+    taps: Sequence[tuple[int, int, int]], columns: int, places: Sequence[int], beside: int, positions: int
+) -> _Runs:
+    """The runs of some taps of a table: one for each ``beside`` phases of the source, whose cells begin at their place.
 
-    With ``columns``, so many taps in a row, there is one for each row of taps.
+    With ``columns``, so many taps in a row, there is one for each row of taps. Phases beside one another have
+    as many cells each in a run as a tile has ``positions``, and SPAN more.
     """
-    runs = dict[tuple[int, int], list[Pair]]()
+    runs = dict[tuple[int, int], list[tuple[int, int, int]]]()
     for phase, shift, tap in taps or [(0, 0, 0)]:
-        runs.setdefault((phase, tap // columns if columns else 0), []).append((shift, tap))
-    starts = [found[0][0] for found in runs.values()]
+        runs.setdefault((phase // beside, tap // columns if columns else 0), []).append((shift, phase % beside, tap))
+    starts = [min(shift for shift, _, _ in found) for found in runs.values()]
     table = [(places[phase], start) for (phase, _), start in zip(runs, starts, strict=True)]
+    span = max(shift - start for found, start in zip(runs.values(), starts, strict=True) for shift, _, _ in found)
     moved = [
-        (run, shift - start, tap)
+        (run, shift - start + phase * (positions + span), tap)
         for run, (found, start) in enumerate(zip(runs.values(), starts, strict=True))
-        for shift, tap in found
+        for shift, phase, tap in found
     ]
-    return _Runs(table, moved[: len(taps)], max(shift for _, shift, _ in moved))
+    return _Runs(table, moved[: len(taps)], span)
 
 
 def _window(operation: Operation, phase: Phase, folded: int) -> dict[str, Macro]:
@@ -294,14 +305,24 @@ class Cells(Tiled):
                 source = counted.lists[0]
                 apart = operation.groups * source.cells * source.list
                 places = [phase * apart for phase in range(self.source_phases)]
+                #: Phases of a row that are copied side by side, as they lie there: memory gives two cells at once.
+                self.beside = 1
                 if source.way == "scattered":
                     pitch = operation.source.layout.width.memory
-                    places = [y * pitch + x for y, x in product(self.rows.phases, self.places.phases)]
+                    self.beside = len(self.places.phases) if self.places.is_dense else 1
+                    phases_x = self.places.phases[:: self.beside]
+                    places = [y * pitch + x for y, x in product(self.rows.phases, phases_x)]
                 # Where taps reach further than a tile is long, a run of all takes much local memory, most of it for
                 # what none reads.
                 columns = phases[0].horizontal.filter_taps // self.folded
                 self.runs = [
-                    _runs(taps, columns if not self.of_weights and span > tile.positions else 0, places)
+                    _runs(
+                        taps,
+                        columns if not self.of_weights and span > tile.positions else 0,
+                        places,
+                        self.beside,
+                        tile.positions,
+                    )
                     for taps, span, _ in counted.tables
                 ]
                 #: Positions between the first and the last tap of a run.
@@ -313,6 +334,8 @@ class Cells(Tiled):
                 packed = max((lists.sample for lists in counted.lists if lists.way == "packed"), default=0)
                 has_memory = operation.batch_size * _CELL_BYTES * packed <= _MAX_BYTES
                 has_ways = is_dense or source.way == "scattered"
+                # Of more units than those of its rows other tiles are faster.
+                has_ways = has_ways and (tile.group_positions == _GROUP_ROWS or self.units <= tile.units)
                 self.fits = has_ways and has_memory and self.stages >= min(_MIN_STAGES, self.steps)
                 if self.fits:
                     break
@@ -359,6 +382,7 @@ class Cells(Tiled):
         # A gradient would sum up what is beyond a sample; and lists beyond the last one are another sample's.
         whole = rounded_up(sample, _GROUP_ROWS)
         is_whole = not self.of_weights and lists[0].way == "lie" and lists[0].cells % self.depth_cells == 0
+        is_whole = is_whole and self.tile.group_positions == _GROUP_ROWS
         is_whole = is_whole and self.tile.columns % whole == 0 and whole <= _ZEROS * sample
         return _Positions(row, whole if is_whole else sample, tables, lists, is_whole)
 
@@ -433,7 +457,8 @@ class Cells(Tiled):
         """Steps of the weights, or of the gradient's factors, in local memory: as many as there is room for."""
         if not self.of_weights:
             return self._in_local_memory[0]
-        tile, run = self.tile, _list_pitch(self.span + self.tile.positions, self.precision)
+        tile = self.tile
+        run = _list_pitch(self.beside * (self.span + tile.positions), self.precision)
         lists = min(self.depth_cells, self.counted.lists[0].cells)
         room = _room(1) - (self.depth_cells - lists) * run
         deltas = tile.units // self.cell * _list_pitch(tile.depth, self.precision)
@@ -468,7 +493,9 @@ class Cells(Tiled):
     def _cells(self) -> Pair:
         """Cells of a run, and of the weights of a step: with two signals, which are as long as a cell."""
         counted, columns = self.counted, self.tile.positions
-        run = columns // counted.sample * counted.lists[0].list if counted.whole else self.span + columns
+        run = self.beside * (self.span + columns)
+        if counted.whole:
+            run = columns // counted.sample * counted.lists[0].list
         return self.depth_cells * run + 1, self.depth_cells * self.tile.units + 1
 
     @cached_property
@@ -485,11 +512,16 @@ class Cells(Tiled):
         packed = [(blob, lists.sample) for blob, lists in both if lists.way == "packed"]
         moved = sum(blob.shape.elements + _CELL_FLOATS * cells for blob, cells in packed)
         source = self.counted.lists[0]
-        if source.way == "scattered":  # Half of what memory gives for a cell is another's, for each block of units.
+        if source.way == "scattered" and self.beside == 1:
+            # Half of what memory gives for a cell is another's, for each block of units.
             cells = operation.groups * source.cells * self.source_phases * self.counted.sample
             moved += _CELL_FLOATS * cells * self.tile.count(self.units, 1)
         packing = len(packed) * _PACKING_COST + operation.batch_size * moved * VALUE_COST / operation.cores
         return super().cost + packing + _DIVIDING_COST
+
+    @property
+    def tiles_of_sums(self) -> int:
+        return self.tile.count(self.operation.units, self.depth) * len(self._tap_blocks)
 
     def _product_cost(self, splits: int) -> float:
         if not self.of_weights:
@@ -526,6 +558,7 @@ class Cells(Tiled):
             "RUNS": len(runs.table),
             "RUN_TABLE": table_text(runs.table),
             "SPAN": runs.span,
+            "RUN_PHASES": self.beside,
             "FIRST_CELL": source.base + first,
             "TAP_TABLE": table_text(runs.taps or [(0, 0, 0)]),
             "PHASE_TAPS": len(runs.taps),
@@ -533,6 +566,7 @@ class Cells(Tiled):
             "FOLDED": self.folded,
             "STAGES": self.stages,
             "RUN_STAGES": self._in_local_memory[1],
+            "GROUP_POSITIONS": self.tile.group_positions,
             "CELLS": self._blob(0),
             "SOURCE_CELLS": source.cells,
             "SOURCE_LIST": source.list,
@@ -583,6 +617,5 @@ class Cells(Tiled):
             "BLOCK_TABLE": table_text(self._tap_blocks),
         }
         facts |= {"DELTA_CELLS": deltas.cells, "DELTA_LIST": deltas.list, "DELTA_SAMPLE": deltas.sample}
-        tiles = tile.count(operation.units, self.depth) * len(self._tap_blocks)
-        size = GlobalSize(tiles * tile.items, self.splits, operation.groups, per_sample=False)
+        size = GlobalSize(self.tiles_of_sums * tile.items, self.splits, operation.groups, per_sample=False)
         return [*self._packed(), *operation.summed("weight", self.splits, self.kernel, size, tile.items, **facts)]

@@ -34,8 +34,8 @@ WEIGHT_TILES = (
 )
 #: Tiles for each compute unit up to which a sum over rows may be split, the most splits, and the least rows of each.
 SPLIT_TILES, MAX_SPLITS, MIN_ROWS = 4, 32, 64
-#: The most splits of a sum over positions.
-MAX_POSITION_SPLITS = 256
+#: The most splits of a sum over positions, and the rounds in which all cores may make the tiles of them all.
+MAX_POSITION_SPLITS, _ROUNDS = 256, (1, 2, 3)
 #: The part of a tile's local memory that may be added to hold how far rows are.
 _SHIFTS_PART = 8
 #: Weights that kernels load at once.
@@ -129,8 +129,18 @@ class Tiled(Implementation):
     @cached_property
     def splits(self) -> int:
         """Parts of the sums."""
+        if self.wanted:
+            return self.wanted
         most = min(MAX_POSITION_SPLITS, -(-self._work[0][1] // self.tile.depth))
-        return self.wanted or min(powers_of_two(most), key=self._product_cost)
+        # Powers of two, and as many as keep all cores busy in some rounds.
+        tiles = self.operation.groups * self.tiles_of_sums
+        full = {rounds * self.operation.cores // tiles for rounds in _ROUNDS}
+        return min(sorted({*powers_of_two(most), *(full & {*range(1, most + 1)})}), key=self._product_cost)
+
+    @property
+    def tiles_of_sums(self) -> int:
+        """Tiles of the sums of a group, and a split."""
+        return self.tile.count(self.units, self._work[0][0])
 
     def _product_cost(self, splits: int) -> float:
         """The cost of the products and of the sums of their parts."""
@@ -148,7 +158,7 @@ class Tiled(Implementation):
         if not self.of_weights:
             return self._products()
         # Multiplies the delta with the input over all positions.
-        width = tile.count(operation.units, operation.columns) * tile.items
+        width = self.tiles_of_sums * tile.items
         size = GlobalSize(width, self.splits, operation.groups, per_sample=False)
         return operation.summed("weight", self.splits, self.kernel, size, tile.items, **tile.macros)
 

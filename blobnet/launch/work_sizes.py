@@ -17,8 +17,9 @@ _GROUP_UNITS = 64
 _MOST_ROWS, _ENOUGH_GROUPS = 8, 32
 #: Work-items of a GPU that share a small plane.
 _FEW_SHARERS = 16
-#: Parts of a sum up to which a GPU's work-item adds up several elements; how many: SIDE of kernels/gradient/reduce.cl.
-_FEW_SPLITS, _SIDE = 4, 4
+#: Parts of a sum up to which a GPU's work-item adds up several elements, elements from which on it always does, and how
+#: many: SIDE of kernels/gradient/reduce.cl.
+_FEW_SPLITS, _MANY_ELEMENTS, _SIDE = 4, 1 << 18, 4
 #: Cells that a CPU's work-item should have at least, so that starting it does not cost more than its work.
 _CELLS_OF_A_WORK_ITEM = 4096
 
@@ -121,8 +122,9 @@ def sum_call(label: str, partials: Array, gradient: Array, splits: int, tuning: 
     """The launch that adds up partial sums of a gradient, which lie one behind the other."""
     run, local = 256, 1
     if tuning.model.is_simt:
-        # With few parts a work-item has few loads; with many, fewer work-items would make long sums.
-        run, local = _SIDE if splits <= _FEW_SPLITS else 1, group_size(tuning.model, 64)
+        # With few parts a work-item has few loads; with many, fewer work-items than keep a device busy make long sums.
+        is_side = splits <= _FEW_SPLITS or gradient.elements >= _MANY_ELEMENTS
+        run, local = _SIDE if is_side else 1, group_size(tuning.model, 64)
     return KernelCall(
         "gradient/reduce",
         label,

@@ -38,6 +38,7 @@
  *   SAMPLE_POSITIONS  positions of a sample, zeros included
  *   ROW_POSITIONS     positions of a row
  *   SPAN              from the first tap to the last
+ *   RUN_PHASES        phases of the source side by side in a run
  *   SCATTERED         1: the source's cells are copied one by one, see cell_lists.h
  *   SOURCE_STRIDE_Y   from row to row of a run, in the source
  *   SOURCE_STRIDE_X
@@ -75,7 +76,7 @@
 #define COLUMN_TILES ((COLUMNS + TILE_COLUMNS - 1) / TILE_COLUMNS)
 #define RUN_POSITIONS (TILE_DEPTH + SPAN)
 #define DELTA_PITCH LIST_PITCH(TILE_DEPTH)
-#define RUN_PITCH LIST_PITCH(RUN_POSITIONS)
+#define RUN_PITCH LIST_PITCH(RUN_PHASES *RUN_POSITIONS)
 #define STAGE_DELTAS (TILE_UNITS / CELL * DELTA_PITCH)
 #define STAGE_LISTS (LISTS * RUN_PITCH)
 /* NOTE: a product has columns beyond the last list too, of whatever lies there: their sums are not stored. */

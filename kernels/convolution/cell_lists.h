@@ -37,7 +37,8 @@ INLINE void copy_lists(__local cell_t *to, const int pitch, const int rows, cons
  *
  * Where lists do not lie so in the source, which is a blob of cells then (SCATTERED), all work-items copy cell by cell what
  * pack_cells.cl would have made of it. In the blob `place` is row * pitch + column, and cell (y, x) of the run is cell
- * (y * SOURCE_STRIDE_Y + row, x * SOURCE_STRIDE_X + column), or 0 beyond a plane. A warp copies 32 cells of every
+ * (y * SOURCE_STRIDE_Y + row, x * SOURCE_STRIDE_X + column), or 0 beyond a plane. Behind the `length` cells of a list are as
+ * many of the next column, RUN_PHASES in all: neighbours in memory, which are read together. A warp copies 32 cells of every
  * SCATTERED_LISTS-th list: it knows their places for half of the lists, and twice as many warps have work. All work-items give
  * such a signal too (SOURCE_GIVERS), which expects none of these cells (EXPECTED).
  */
@@ -51,20 +52,22 @@ INLINE void copy_source(__local cell_t *to, const int pitch, const int rows, con
 {
     const int row = place / CELLS_UNIT_MEMORY_WIDTH;
     const int column = place % CELLS_UNIT_MEMORY_WIDTH;
-    const int parts = (length + WARP_ITEMS - 1) / WARP_ITEMS * SCATTERED_LISTS;
+    const int parts = (RUN_PHASES * length + WARP_ITEMS - 1) / WARP_ITEMS * SCATTERED_LISTS;
     for (int part = WARP; part < parts; part += ITEMS / WARP_ITEMS) {
-        const int i = part / SCATTERED_LISTS * WARP_ITEMS + LANE;
+        const int cell = part / SCATTERED_LISTS * WARP_ITEMS + LANE;
+        const int phase = cell % RUN_PHASES;
+        const int i = cell / RUN_PHASES;
         const int n = (first + i) / SAMPLE_POSITIONS;
         const int at = (first + i) % SAMPLE_POSITIONS - SOURCE_BASE;
         const int y = at / ROW_POSITIONS * SOURCE_STRIDE_Y + row;
-        const int x = at % ROW_POSITIONS * SOURCE_STRIDE_X + column;
+        const int x = at % ROW_POSITIONS * SOURCE_STRIDE_X + column + phase;
         const bool is_there = at >= 0 && n < count && y < CELLS_UNIT_HEIGHT && x < CELLS_UNIT_WIDTH;
         const size_t from = is_there ? n * (size_t)SOURCE_SAMPLE
                                            + (CELLS_UNIT_MEMORY_HEIGHT_OFFSET + y) * CELLS_UNIT_MEMORY_WIDTH
                                            + CELLS_UNIT_MEMORY_WIDTH_OFFSET + x
                                      : 0;
         for (int k = part % SCATTERED_LISTS; k < rows && i < length; k += SCATTERED_LISTS) {
-            copy_cell(to + k * pitch + i,
+            copy_cell(to + k * pitch + phase * length + i,
                       cells + from + min(first_list + k, SOURCE_CELLS - 1) * (size_t)SOURCE_LIST, is_there);
         }
     }

@@ -12,13 +12,21 @@
  * DEPTH_CELLS lists of these samples, one copy a sample. NOTE: a copy takes as long as 50 cells; in lists of 7x7 positions
  * a run would be 24 of them.
  *
+ * The sums of a warp group are of 64 positions (rows) and the tile's units (columns); or, with GROUP_POSITIONS above 64, of
+ * 64 units (rows), the tile's, and so many positions (columns): few columns keep tensor cores waiting for local memory.
+ *
  * RUN_TABLE has two numbers for each run of a block of the depth: its place in the source, and its first position.
  * TAP_TABLE has three for each tap, in the order in which runs need them: its run, its shift from the run's first
  * position, and its number in the filter.
  */
-#define WARP_GROUPS (TILE_COLUMNS / 64)
+#define WARP_GROUPS (TILE_COLUMNS / GROUP_POSITIONS)
 #define ITEMS (GROUP_ITEMS * WARP_GROUPS)
+#define UNITS_ARE_ROWS (GROUP_POSITIONS > 64)
+#if UNITS_ARE_ROWS
+#define SUM_COLUMNS GROUP_POSITIONS
+#else
 #define SUM_COLUMNS TILE_UNITS
+#endif
 #include "convolution/group_tile.h"
 #include "warp_group.h"
 #include "convolution/cell_lists.h"
@@ -35,10 +43,10 @@
     (WARP_GROUP * 64 / SAMPLE_POSITIONS * SAMPLE_ELEMENTS + WARP_GROUP * 64 % SAMPLE_POSITIONS + FIRST_CELL \
      + run_table[0][1])
 #else
-#define RUN_LIST (TILE_COLUMNS + SPAN)
+#define RUN_LIST (RUN_PHASES * (TILE_COLUMNS + SPAN))
 #define RUN_COPIES DEPTH_CELLS
 #define RUN_ELEMENTS (DEPTH_CELLS * RUN_LIST)
-#define OWN_ROWS (WARP_GROUP * 64)
+#define OWN_ROWS (WARP_GROUP * GROUP_POSITIONS)
 #endif
 #define STAGE_ELEMENTS (DEPTH_CELLS * TILE_UNITS)
 #define LOCAL_CELLS (RUN_STAGES * RUN_ELEMENTS + STAGES * STAGE_ELEMENTS)
@@ -98,7 +106,7 @@ INLINE void copy_run(const int run, __global const cell_t *cells, __local cell_t
                        RUN_CAME(run));
         }
 #else
-        copy_source(RUN_PLACE(run), RUN_LIST, DEPTH_CELLS, RUN_LIST, lists, block * DEPTH_CELLS,
+        copy_source(RUN_PLACE(run), RUN_LIST, DEPTH_CELLS, TILE_COLUMNS + SPAN, lists, block * DEPTH_CELLS,
                     run_table[run % RUNS][0], first + FIRST_CELL + run_table[run % RUNS][1], count,
                     RUN_CAME(run));
 #endif
@@ -179,12 +187,16 @@ INLINE void accumulate_tile(sums_t sums, const int turn, __global const cell_t *
         copy_weights(step, weights, memory, signals, count);
 #endif
         await_signal(WEIGHTS_CAME(step), KEPT ? 0 : step / STAGES);
-        __local const cell_t *left = RUN_PLACE(run) + OWN_ROWS + tap_table[tap][1];
-        __local const cell_t *right = WEIGHTS_PLACE(step);
+        __local const cell_t *own = RUN_PLACE(run) + OWN_ROWS + tap_table[tap][1];
+        __local const cell_t *units = WEIGHTS_PLACE(step);
         BEGIN_PRODUCTS();
         UNROLL
         for (int k = 0; k < DEPTH_CELLS; k += 2) {
-            multiply_cells(sums, left + k * RUN_LIST, RUN_LIST, right + k * TILE_UNITS, TILE_UNITS);
+#if UNITS_ARE_ROWS
+            multiply_cells(sums, units + k * TILE_UNITS, TILE_UNITS, own + k * RUN_LIST, RUN_LIST);
+#else
+            multiply_cells(sums, own + k * RUN_LIST, RUN_LIST, units + k * TILE_UNITS, TILE_UNITS);
+#endif
         }
         END_PRODUCTS();
         AWAIT_PRODUCTS(1);
@@ -221,11 +233,13 @@ INLINE void accumulate_tile(sums_t sums, const int turn, __global const cell_t *
  * STAGED_ROWS and j < STAGED_COLUMNS. Units are those of the result's blob: of its cells, if it has cells.
  */
 #define STAGED_PASSES (TILE_UNITS / STAGED_UNITS)
-#define STAGED_STEP (GROUP_ITEMS / 64)
-#define STAGED_COLUMNS 1
-#define STAGED_COLUMN(j) (WARP_GROUP * 64 + (int)get_local_id(0) % 64)
+#define SIDE_BY_SIDE (GROUP_POSITIONS < GROUP_ITEMS ? GROUP_POSITIONS : GROUP_ITEMS)
+#define STAGED_STEP (GROUP_ITEMS / SIDE_BY_SIDE)
+#define STAGED_COLUMNS (GROUP_POSITIONS / SIDE_BY_SIDE)
+#define STAGED_COLUMN(j) \
+    (WARP_GROUP * GROUP_POSITIONS + (j) * SIDE_BY_SIDE + (int)get_local_id(0) % SIDE_BY_SIDE)
 #define STAGED_ROWS (STAGED_UNITS / CELL_UNITS / STAGED_STEP)
-#define STAGED_ROW(i) ((int)get_local_id(0) % GROUP_ITEMS / 64 + (i) * STAGED_STEP)
+#define STAGED_ROW(i) ((int)get_local_id(0) % GROUP_ITEMS / SIDE_BY_SIDE + (i) * STAGED_STEP)
 #define STAGED_UNIT(pass, i) ((pass) * (STAGED_UNITS / CELL_UNITS) + STAGED_ROW(i))
 #define STAGED_AT(i, j, unit) staged[(STAGED_ROW(i) * CELL_UNITS + (unit)) * STAGED_PITCH + STAGED_COLUMN(j)]
 #if CELL_UNITS == 1
@@ -242,10 +256,21 @@ INLINE void accumulate_tile(sums_t sums, const int turn, __global const cell_t *
 INLINE void stage(sums_t sums, const int pass, __local real_t *staged)
 {
     await_warp_group();
+#if UNITS_ARE_ROWS
+    /* Two of the warps have the units of a pass. */
+    if (WARP % GROUP_WARPS / 2 == pass) {
+        __local real_t *to = staged + (WARP % 2 * 16 + LANE_ROW) * STAGED_PITCH + OWN_ROWS + LANE_COLUMN * 2;
+        UNROLL
+        for (int i = 0; i < SUM_REGISTERS; i++) {
+            to[i / 2 % 2 * 8 * STAGED_PITCH + i / 4 * 8 + i % 2] = sums[i];
+        }
+    }
+#else
     __local real_t *to = staged + LANE_COLUMN * 2 * STAGED_PITCH + WARP * 16 + LANE_ROW;
     UNROLL
     for (int i = 0; i < STAGED_UNITS / 2; i++) {
         to[(i / 4 * 8 + i % 2) * STAGED_PITCH + i / 2 % 2 * 8] = sums[pass * (STAGED_UNITS / 2) + i];
     }
+#endif
     await_warp_group();
 }

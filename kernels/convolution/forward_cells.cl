@@ -25,6 +25,7 @@
  *   RUNS              runs of a block
  *   RUN_TABLE         place and first position of each run
  *   SPAN              positions of a run beyond a tile's
+ *   RUN_PHASES        phases of the source side by side in a run
  *   SCATTERED         1: the source's cells are copied one by one, see cell_lists.h
  *   WHOLE_SAMPLES     1: samples of the source are copied whole
  *   SOURCE_STRIDE_Y   from row to row of a run, in the source
@@ -35,6 +36,7 @@
  *   TAP_TABLE         run, shift and number of each tap
  *   TILE_UNITS        units a work-group
  *   TILE_COLUMNS      positions a work-group
+ *   GROUP_POSITIONS   positions a warp group
  *   STAGES            taps whose weights lie in local memory
  *   RUN_STAGES        runs that do
  * Global:

@@ -34,7 +34,7 @@ from blobnet.examination import layer_cases
 from blobnet.examination.layer_cases import Case, Work
 from blobnet.execution.executor import Launch, plan_for
 from blobnet.launch.kernel_call import KernelCall
-from blobnet.layers import Conv2D, Input
+from blobnet.layers import Conv2D, GlobalAveragePool, Input
 from blobnet.layers.base import Layer
 from blobnet.memory.blob import Shape
 from blobnet.network.graph import Graph, from_nodes
@@ -47,14 +47,17 @@ _COLUMNS = (
     *(" {:<8}", "{:>3}", "{:>9}", "{:>9}", "{:>6}", "  {:<28}"),
 )
 _LEGEND = """\
-floor: bytes once at the measured bandwidth, or flops at the measured peak; n: launches; %: floor/ms, >100 where it was
-none: data stayed in a cache, or minimal filtering needs fewer flops (then sums of floors take ms instead)"""
+floor: bytes once at the measured bandwidth, or flops at the measured peak; %: floor/ms, >100 where it was none: data
+stayed in a cache, or minimal filtering needs fewer flops (then sums of floors take ms instead); n: launches of the
+layer: one in which a plan packs weights, or adds up splits, for several layers is that of one of them"""
 #: Macros that say how a kernel divides its work, by the beginning of their names.
 _TILE_MACROS = ("BLOCK_", "TILE_", "LANES", "SPLITS", "STRIP", "CHANNELS", "POSITIONS", "UNROLL")
 
 
 #: A blob of fewer units is the network's input, and has no cells.
 _FEW = 8
+#: Units of the input of a network around a layer: whole cells of any type.
+_INPUT_UNITS = 16
 
 
 # -- measuring ---------------------------------------------------------------------------------------------------------
@@ -154,11 +157,15 @@ class CaseBench:
 
 
 def _between(case: Case) -> Graph:
-    """The layer between two convolutions, so that its blobs have cells where they would within a network."""
+    """The layer between two others, so that its blobs have cells where they would within a network.
+
+    Ends of a network have numbers. Layers of little work join them to the layer, so that it decides which it is.
+    """
     node = first = Input(*case.input.dimensions)()
     if case.input.units >= _FEW:
+        node = Input(_INPUT_UNITS, *case.input.dimensions[1:])()
         first = Conv2D(case.input.units, 1, name="before")(node)
-    return from_nodes(node, Conv2D(case.output.units, 1, name="after")(replace(case.layer, name=CASE_LAYER)(first)))
+    return from_nodes(node, GlobalAveragePool(name="after")(replace(case.layer, name=CASE_LAYER)(first)))
 
 
 def measure(

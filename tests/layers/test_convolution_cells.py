@@ -136,6 +136,21 @@ def test_whole_samples_of_a_tile(
     assert copied_whole(exact(device, layer, shape, tuning=of_cells, count=5)) == {1}
 
 
+@pytest.mark.parametrize("positions", [128, 256])
+@pytest.mark.parametrize("case", ["same", "groups and dilation", "stride, in several tiles", "few input units"])
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_units_as_rows(
+    device: Device, case: str, positions: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warp group may have 64 units and many positions: in tiles of one and of two warp groups."""
+    tile = CellTile(64, 256, 2, 64, 1, speed=1, group_positions=positions)
+    monkeypatch.setattr(cells, "TILES", (tile,))
+    of_cells = replace(tuning(precision), storage=CELLS_OF[precision])
+    report = exact(device, *WHOLE[case], ["tight"], tuning=of_cells, fused=("relu",), count=4)
+    products = [call for call in report.runs["tight"].calls["forward"] if call.kernel.endswith("forward_cells")]
+    assert [call.macros["GROUP_POSITIONS"] for call in products] == [positions]
+
+
 #: Of units that are apart.
 APART: dict[str, tuple[Conv1D | Conv2D, Shape]] = {
     "same": (Conv2D(16, 3, padding="same", groups=16), Shape(16, 5, 9)),
