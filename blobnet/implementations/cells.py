@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from blobnet.hardware.device_model import HOPPER
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, Implementation
+from blobnet.implementations.cell_taps import CellTaps, TapTable
 from blobnet.implementations.operation import Operation, Phase
-from blobnet.implementations.source_taps import SourceTaps
 from blobnet.implementations.tile import LAUNCH_COST, VALUE_COST, Tile
 from blobnet.implementations.tiled import Tiled
 from blobnet.launch.kernel_call import Array, Blob, GlobalSize, KernelCall, rounded_up
@@ -190,58 +190,21 @@ class _Lists:
 
 
 @dataclass(frozen=True)
-class _Runs:
-    """The runs of cells that the taps of a phase read.
-
-    Attributes:
-        table: of each run where its cells begin, and its first position.
-        taps: of each tap its run, its shift from there, and its number.
-        span: how far shifts reach.
-    """
-
-    table: Sequence[tuple[int, int]]
-    taps: Sequence[tuple[int, int, int]]
-    span: int
-
-
-@dataclass(frozen=True)
 class _Positions:
     """How positions and cells are counted.
 
     Attributes:
         row, sample: positions of a row, and of a sample with the zeros around it.
-        tables: for each phase, of each tap its source phase, shift and number; how far shifts reach; the first of them.
+        tables: of the taps of each phase of results.
         lists: the source's, and a gradient's delta's.
         whole: whether work-groups copy samples whole, as few long pieces; samples are whole warp groups then.
     """
 
     row: int
     sample: int
-    tables: Sequence[tuple[list[tuple[int, int, int]], int, int]]
+    tables: Sequence[TapTable]
     lists: Sequence[_Lists]
     whole: bool
-
-
-def _runs(
-    taps: Sequence[tuple[int, int, int]], columns: int, places: Sequence[int], beside: int, positions: int
-) -> _Runs:
-    """The runs of some taps of a table: one for each ``beside`` phases of the source, whose cells begin at their place.
-
-    With ``columns``, so many taps in a row, there is one for each row of taps. Phases beside one another have
-    as many cells each in a run as a tile has ``positions``, and SPAN more.
-    """
-    runs = dict[tuple[int, int], list[tuple[int, int, int]]]()
-    for phase, shift, tap in taps or [(0, 0, 0)]:
-        runs.setdefault((phase // beside, tap // columns if columns else 0), []).append((shift, phase % beside, tap))
-    starts = [min(shift for shift, _, _ in found) for found in runs.values()]
-    table = [(places[phase], start) for (phase, _), start in zip(runs, starts, strict=True)]
-    span = max(shift - start for found, start in zip(runs.values(), starts, strict=True) for shift, _, _ in found)
-    moved = [
-        (run, shift - start + phase * (positions + span), tap)
-        for run, (found, start) in enumerate(zip(runs.values(), starts, strict=True))
-        for shift, phase, tap in found
-    ]
-    return _Runs(table, moved[: len(taps)], span)
 
 
 def _window(operation: Operation, phase: Phase, folded: int) -> dict[str, Macro]:
@@ -289,43 +252,27 @@ class Cells(Tiled):
         self.depth_steps = -(-cells // self.depth_cells)
         #: Floats of the cells of a tap, for each unit.
         self.depth_rows = _CELL_FLOATS * self.depth_steps * self.depth_cells
-        phases, (_, height, width) = self.phases(operation), operation.source.shape.axes
+        phases = self.phases(operation)
         self.elements = operation.groups * phases[0].filter_taps // self.folded * self.depth_rows * self.unit_columns
-        self.rows = SourceTaps.of([phase.vertical for phase in phases], height)
-        self.places = SourceTaps.of([phase.horizontal for phase in phases], width)
-        if self.folded > 1:
-            self.places = SourceTaps([[(0, 0)]], self.places.results, self.places.results, 1)
-        #: The source's phases that taps read.
-        self.source_phases = len(self.rows.phases) * len(self.places.phases)
-        is_dense = self.rows.is_dense and self.places.is_dense
+        #: What taps read.
+        self.source_taps = CellTaps.of(operation, phases, self.folded)
         # As they lie, where that leaves room for a few steps; the last way packs all, which can always be counted.
         for ways in product((True, False), repeat=len(self.read)):
             if counted := self._counted(ways):
                 self.counted = counted
                 source = counted.lists[0]
+                is_scattered = source.way == "scattered"
                 apart = operation.groups * source.cells * source.list
-                places = [phase * apart for phase in range(self.source_phases)]
-                #: Phases of a row that are copied side by side, as they lie there: memory gives two cells at once.
-                self.beside = 1
-                if source.way == "scattered":
-                    pitch = operation.source.layout.width.memory
-                    self.beside = len(self.places.phases) if self.places.is_dense else 1
-                    phases_x = self.places.phases[:: self.beside]
-                    places = [y * pitch + x for y, x in product(self.rows.phases, phases_x)]
+                pitch = operation.source.layout.width.memory if is_scattered else 0
                 # Where taps reach further than a tile is long, a run of all takes much local memory, most of it for
                 # what none reads.
-                columns = phases[0].horizontal.filter_taps // self.folded
+                in_rows = [not self.of_weights and span > tile.positions for _, span, _ in counted.tables]
                 self.runs = [
-                    _runs(
-                        taps,
-                        columns if not self.of_weights and span > tile.positions else 0,
-                        places,
-                        self.beside,
-                        tile.positions,
-                    )
-                    for taps, span, _ in counted.tables
+                    self.source_taps.runs(table, apart, pitch, tile.positions, in_rows=each)
+                    for table, each in zip(counted.tables, in_rows, strict=True)
                 ]
-                #: Positions between the first and the last tap of a run.
+                #: Phases of the source in a run, and positions between the first and the last tap of it.
+                self.beside = self.source_taps.beside if is_scattered else 1
                 self.span = max(runs.span for runs in self.runs)
                 #: Steps of a tile: a tap of a block of the depth each; of a gradient many.
                 self.steps = _STAGES
@@ -333,7 +280,7 @@ class Cells(Tiled):
                     self.steps = self.depth_steps * max(len(runs.taps) for runs in self.runs)
                 packed = max((lists.sample for lists in counted.lists if lists.way == "packed"), default=0)
                 has_memory = operation.batch_size * _CELL_BYTES * packed <= _MAX_BYTES
-                has_ways = is_dense or source.way == "scattered"
+                has_ways = self.source_taps.is_dense or is_scattered
                 # Of more units than those of its rows other tiles are faster.
                 has_ways = has_ways and (tile.group_positions == _GROUP_ROWS or self.units <= tile.units)
                 self.fits = has_ways and has_memory and self.stages >= min(_MIN_STAGES, self.steps)
@@ -348,13 +295,13 @@ class Cells(Tiled):
     def _counted(self, as_they_lie: Sequence[bool]) -> _Positions | None:
         """Return how positions are counted if some of the blobs are read as they lie; None if these cannot be."""
         rows = {blob.layout.width.memory for blob, lies in zip(self.read, as_they_lie, strict=True) if lies}
-        row = rows.pop() if rows else self.places.size
-        if rows or row < self.places.size:
+        row = rows.pop() if rows else self.source_taps.places.size
+        if rows or row < self.source_taps.places.size:
             return None
-        tables = [self._table(phase, number, row) for number, phase in enumerate(self.phases(self.operation))]
+        tables = [self.source_taps.table(number, row) for number in range(len(self.source_taps.phases))]
         first = min(first for _, _, first in tables)
-        results = (self.rows.results - 1) * row + self.places.results
-        data = (self.rows.data - 1) * row + self.places.data
+        results = (self.source_taps.rows.results - 1) * row + self.source_taps.places.results
+        data = (self.source_taps.rows.data - 1) * row + self.source_taps.places.data
         # Of the source, what taps read before the first position and after the last one; of a delta nothing.
         needs = [(max(0, -first), data), (0, results)]
         bases, sample = [], results + max(0, *(first + span for _, span, first in tables))
@@ -364,7 +311,10 @@ class Cells(Tiled):
             sample = max(sample, bases[-1] + cells)
             if bases[-1] < before:
                 return None
-        kind, is_apart = CELLS_OF[self.precision], (self.rows.stride, self.places.stride) != (1, 1)
+        kind, is_apart = (
+            CELLS_OF[self.precision],
+            (self.source_taps.rows.stride, self.source_taps.places.stride) != (1, 1),
+        )
         lists = []
         for number, (blob, lies, base) in enumerate(zip(self.read, as_they_lie, bases, strict=True)):
             cells = -(-(self.depth, self.operation.units)[number] // self.cell)
@@ -377,7 +327,7 @@ class Cells(Tiled):
             if is_source and has_cells and not lies:
                 way = "scattered"
             if way == "packed":
-                apart = sample, (self.source_phases, 1)[number] * self.operation.groups * cells * sample
+                apart = sample, (self.source_taps.source_phases, 1)[number] * self.operation.groups * cells * sample
             lists.append(_Lists(cells, *apart, base, way))
         # A gradient would sum up what is beyond a sample; and lists beyond the last one are another sample's.
         whole = rounded_up(sample, _GROUP_ROWS)
@@ -437,20 +387,6 @@ class Cells(Tiled):
     @classmethod
     def candidates(cls, operation: Operation) -> Iterator[Implementation]:
         return (item for item in super().candidates(operation) if item.fits)
-
-    def _table(self, phase: Phase, number: int, row: int) -> tuple[list[tuple[int, int, int]], int, int]:
-        """Source's phase, shift and number of each tap of a phase; how far its shifts reach, and the first of them."""
-        found = []
-        for i, (row_phase, rows) in enumerate(self.rows.ways[number]):
-            for j, (place_phase, places) in enumerate(self.places.ways[number]):
-                source = (
-                    (row_phase - self.rows.phases[0]) * len(self.places.phases) + place_phase - self.places.phases[0]
-                )
-                y, x = (axis.first + tap * axis.step for axis, tap in ((phase.vertical, i), (phase.horizontal, j)))
-                found.append((source, rows * row + places, y * phase.horizontal.filter_taps // self.folded + x))
-        shifts = [shift for _, shift, _ in found] or [0]
-        first = min(shifts)
-        return sorted((source, shift - first, tap) for source, shift, tap in found), max(shifts) - first, first
 
     @property
     def stages(self) -> int:
@@ -514,7 +450,7 @@ class Cells(Tiled):
         source = self.counted.lists[0]
         if source.way == "scattered" and self.beside == 1:
             # Half of what memory gives for a cell is another's, for each block of units.
-            cells = operation.groups * source.cells * self.source_phases * self.counted.sample
+            cells = operation.groups * source.cells * self.source_taps.source_phases * self.counted.sample
             moved += _CELL_FLOATS * cells * self.tile.count(self.units, 1)
         packing = len(packed) * _PACKING_COST + operation.batch_size * moved * VALUE_COST / operation.cores
         return super().cost + packing + _DIVIDING_COST
@@ -572,8 +508,8 @@ class Cells(Tiled):
             "SOURCE_LIST": source.list,
             "SOURCE_SAMPLE": source.sample,
             "SOURCE_BASE": source.base,
-            "SOURCE_STRIDE_Y": self.rows.stride,
-            "SOURCE_STRIDE_X": self.places.stride,
+            "SOURCE_STRIDE_Y": self.source_taps.rows.stride,
+            "SOURCE_STRIDE_X": self.source_taps.places.stride,
             "SCATTERED": int(source.way == "scattered"),
             "WHOLE_SAMPLES": int(self.counted.whole),
         }
@@ -582,15 +518,19 @@ class Cells(Tiled):
         """The launches that pack what does not lie in cells."""
         operation, local, sample = self.operation, group_size(self.operation.tuning.model), self.counted.sample
         phase, calls = self.phases(operation)[0], list[KernelCall]()
-        phases = {"FIRST_PHASE_Y": self.rows.phases[0], "FIRST_PHASE_X": self.places.phases[0]}
+        phases = {"FIRST_PHASE_Y": self.source_taps.rows.phases[0], "FIRST_PHASE_X": self.source_taps.places.phases[0]}
         phases |= {"STRIDE_Y": phase.vertical.stride, "STRIDE_X": phase.horizontal.stride}
-        phases |= {"PHASES_X": len(self.places.phases), "FOLDED": self.folded, "STEP_X": phase.horizontal.shift_step}
+        phases |= {
+            "PHASES_X": len(self.source_taps.places.phases),
+            "FOLDED": self.folded,
+            "STEP_X": phase.horizontal.shift_step,
+        }
         if self.folded > 1:
             phases["FIRST_PHASE_X"] = phase.horizontal.shift
         alone = dict.fromkeys(phases, 0) | dict.fromkeys(("STRIDE_Y", "STRIDE_X", "PHASES_X", "FOLDED"), 1)
         for number, (lists, ways) in enumerate(zip(self.counted.lists, (phases, alone), strict=False)):
             if lists.way == "packed":
-                blob, rows = self.read[number], (len(self.rows.phases), 1)[number]
+                blob, rows = self.read[number], (len(self.source_taps.rows.phases), 1)[number]
                 facts: dict[str, Any] = {
                     "SOURCE": blob,
                     "CELLS": self._memory(number),

@@ -284,18 +284,24 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
         is_strided = operation.strides != (1, 1) and direction != BACKWARD_DATA
         assert lists.way == ("packed" if not lies else "scattered" if is_strided else "lie")
         apart = lists.cells * lists.list
-        begins = [run * apart for run in range(item.source_phases)]
+        begins = [run * apart for run in range(item.source_taps.source_phases)]
         if lists.way == "scattered":
-            begins = [y * source.layout.width.memory + x for y, x in product(item.rows.phases, item.places.phases)]
+            begins = [
+                y * source.layout.width.memory + x
+                for y, x in product(item.source_taps.rows.phases, item.source_taps.places.phases)
+            ]
         # What the cells of a sample are: numbers of the source's, or -1.
         places = source.layout.plane_extent if counted.whole else counted.sample
-        found = np.full((item.source_phases, places), -1)
+        found = np.full((item.source_taps.source_phases, places), -1)
         height, width = source.shape.height, source.shape.width
         strides = operation.strides if direction != BACKWARD_DATA else (1, 1)
         for y, x in product(range(height), range(width)):
-            row, place = y % strides[0] - item.rows.phases[0], x % strides[1] - item.places.phases[0]
-            if row in range(len(item.rows.phases)) and place in range(len(item.places.phases)):
-                run = row * len(item.places.phases) + place
+            row, place = (
+                y % strides[0] - item.source_taps.rows.phases[0],
+                x % strides[1] - item.source_taps.places.phases[0],
+            )
+            if row in range(len(item.source_taps.rows.phases)) and place in range(len(item.source_taps.places.phases)):
+                run = row * len(item.source_taps.places.phases) + place
                 at = lists.base + y // strides[0] * counted.row + x // strides[1]
                 assert found[run, at] == -1
                 found[run, at] = y * width + x
@@ -307,7 +313,10 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
         for phase, (_, _, first), runs in ways:
             axes = phase.vertical, phase.horizontal
             for (run, run_shift, tap), n in product(runs.taps, range(3)):
-                start, shift = runs.table[run][0], run_shift + runs.table[run][1]
+                # Phases beside one another lie so in a run.
+                beside, tap_shift = divmod(run_shift, item.tile.positions + runs.span)
+                assert beside < item.beside
+                start, shift = begins.index(runs.table[run][0]) + beside, tap_shift + runs.table[run][1]
                 numbers = divmod(tap, phase.horizontal.filter_taps)
                 steps = [(number - axis.first) // axis.step for number, axis in zip(numbers, axes, strict=True)]
                 for at in product(range(phase.vertical.size), range(phase.horizontal.size)):
@@ -318,7 +327,7 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
                         axis.stride * place + axis.shift + step * axis.shift_step
                         for axis, place, step in zip(axes, at, steps, strict=True)
                     )
-                    number = found[begins.index(start), cell]
+                    number = found[start, cell]
                     if 0 <= y < height and 0 <= x < width:
                         assert (sample, number) == (n, y * width + x)
                     else:
