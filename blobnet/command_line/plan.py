@@ -1,22 +1,23 @@
-"""``blobnet plan``: the memory that a model needs, without any device."""
+"""``blobnet plan``: the memory that a model needs, on a device or without any."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from blobnet import onnx, plots
 from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
 from blobnet.command_line.transfer import frozen_patterns
 from blobnet.device import discovery
-from blobnet.device.discovery import products_on
+from blobnet.device.discovery import DeviceInfo
+from blobnet.device.tuning import Tunings, tuning_of
 from blobnet.errors import OptionError, counted
 from blobnet.files.atomic import check_writable
-from blobnet.hardware.device_model import GENERIC, DeviceModel
-from blobnet.launch.kernel_call import KernelCall, Tuning, settle
+from blobnet.hardware.device_model import HOST, DeviceModel
+from blobnet.launch.kernel_call import KernelCall, settle
+from blobnet.launch.task import TunedChoices
 from blobnet.losses import CrossEntropy, MeanSquaredError
 from blobnet.memory.blob import FLOAT32, Padding
 from blobnet.model import Model
@@ -43,7 +44,8 @@ def run(options: argparse.Namespace) -> int:
         plots.check(options.plot)
         check_writable(options.plot, 0)
     model, name, tail = _model(options)
-    limits, kind = _limits(options)
+    info = _device(options)
+    limits = _limits(options, info)
     training = not options.inference and not tail
     if options.recompute and not training:
         raise OptionError("--recompute", "there is a backward pass in training alone")
@@ -54,7 +56,11 @@ def run(options: argparse.Namespace) -> int:
     assumed = [CrossEntropy() if out.shape.units > 1 or options.classes else MeanSquaredError() for out in outputs]
     known = model.loss or to_dict(names, assumed)
     loss = losses_for(model.graph, None, known) if training else None
-    tuning = Tuning(kind, products_on(kind, precision), padding=Padding(align=options.align), storage=storage)
+    kind, choices = HOST, TunedChoices()
+    if info:
+        tunings = Tunings(info.identity, info.model.relatives)
+        kind, choices = info.model.measured(**tunings.speeds), tunings.choices
+    tuning = tuning_of(kind, precision, storage, Padding(align=options.align), choices)
     table = parameter_table(model.graph, frozen_parameters(model.graph, frozen_patterns(options, model) or ()))
     world, shards = _world(options, training)
     build: Any = Optimizer.named(options.optimizer or "adam")  # Every one has a default rate.
@@ -65,7 +71,8 @@ def run(options: argparse.Namespace) -> int:
     settings, size = of_shards(kind, sums, shards, own), options.batch_size // shards * at_once
     settings |= {"loss": loss, "training": training, "recompute": options.recompute}
     plan = make_plan(model.graph, size, tuning=tuning, parameters=table, **settings)
-    title = f"{name}, {'training' if training else 'inference'}, batch {size}, kernels for a {kind.name}"
+    where = info.name if info else f"a {kind.name}"
+    title = f"{name}, {'training' if training else 'inference'}, batch {size}, kernels for {where}"
     print(f"{title}\n")
     memory: dict[str, int] = {}
     updates: list[KernelCall] = []
@@ -158,15 +165,17 @@ def _model(options: argparse.Namespace) -> tuple[Model, str, tuple[str, ...]]:
     return network.model, options.model, network.tail
 
 
-def _limits(options: argparse.Namespace) -> tuple[Limits | None, DeviceModel]:
-    """The memory to fit, where it is known, and the kind of device."""
-    info = None
-    if options.device or (options.memory is None and discovery.devices()):
-        info = discovery.choose(options.device)
-        discovery.check_precision(info, options.precision)
-    kind = next(model for model in GENERIC.values() if info is None or model.is_host == info.is_host)
-    if info and not kind.is_host and settle(options.precision, options.storage)[0] != "fp32":
-        kind = replace(kind, capability=info.model.capability)  # Whether there are tensor cores.
+def _device(options: argparse.Namespace) -> DeviceInfo | None:
+    """The device to plan for, if one is named, or there is one and no --memory."""
+    if not (options.device or (options.memory is None and discovery.devices())):
+        return None
+    info = discovery.choose(options.device)
+    discovery.check_precision(info, options.precision)
+    return info
+
+
+def _limits(options: argparse.Namespace, info: DeviceInfo | None) -> Limits | None:
+    """The memory to fit, where it is known."""
     if options.memory is not None:
-        return Limits("--memory", options.memory, options.memory), kind
-    return (Limits(info.name, info.memory, info.largest_allocation), kind) if info else (None, kind)
+        return Limits("--memory", options.memory, options.memory)
+    return Limits(info.name, info.memory, info.largest_allocation) if info else None

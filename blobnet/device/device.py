@@ -6,16 +6,16 @@ import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from blobnet.device.discovery import DeviceInfo, check_precision, choose, products_on
+from blobnet.device.discovery import DeviceInfo, check_precision, choose
 from blobnet.device.memory import Memory
 from blobnet.device.opencl import cl
 from blobnet.device.programs import Programs
 from blobnet.device.queue import Queue
-from blobnet.device.tuning import Tunings
+from blobnet.device.tuning import Tunings, tuning_of
 from blobnet.errors import DeviceError
-from blobnet.hardware.device_model import HOPPER, DeviceModel
-from blobnet.launch.kernel_call import PRECISIONS, Tuning, settle
-from blobnet.memory.blob import CELL_UNITS, CELLS_OF, FLOAT32, Padding
+from blobnet.hardware.device_model import DeviceModel
+from blobnet.launch.kernel_call import Tuning, settle
+from blobnet.memory.blob import FLOAT32, Padding
 from blobnet.support.old_names import names_of_parts
 
 #: Methods that a device had itself, by what they are called in the part that has them now, where that is another name.
@@ -86,13 +86,7 @@ class Device:
     @property
     def tuning(self) -> Tuning:
         """Values for tunables on this device, and the candidates that were measured as the fastest."""
-        model = self.model
-        products = products_on(model, self.precision)
-        # Tensor cores take cells of what they multiply, and the vectors of processors those of float32.
-        vectors = not model.is_simt and model.lanes >= CELL_UNITS
-        has_kernels = vectors if products == "fp32" else model.capability == HOPPER
-        cells = CELLS_OF[products] if has_kernels and PRECISIONS[products][1] == self.storage else None
-        return Tuning(model, products, self.tunings.choices, self.padding, self.storage, cells)
+        return tuning_of(self.model, self.precision, self.storage, self.padding, self.tunings.choices)
 
     def at(self, precision: str, storage: str = FLOAT32.name) -> Device:
         """Return the same device, with the same queue, memory and programs, for one of PRECISIONS.

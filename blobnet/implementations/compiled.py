@@ -10,7 +10,7 @@ from blobnet.contraction import function
 from blobnet.contraction.build import Builder, indexes
 from blobnet.contraction.calls import Context, Operand, calls, cost, takes_cells
 from blobnet.contraction.derivatives import delta_names, differentiate
-from blobnet.contraction.form import Affine, Program, Tensor
+from blobnet.contraction.form import LIMIT, Affine, Program, Tensor
 from blobnet.implementations.base import BACKWARD_DATA, FORWARD, Implementation
 from blobnet.implementations.operation import Operation
 from blobnet.launch.elementwise import EpilogueOp, statements
@@ -28,11 +28,12 @@ class Compiled(Implementation):
 
     @classmethod
     def matches(cls, operation: Operation) -> bool:
-        """Windows that see nothing but zeros are a contraction without terms."""
+        """Windows that see nothing but zeros are a contraction without terms; and tensors have a largest size."""
         made, given = operation.output.shape, operation.input.shape
         sizes = (made.height, given.height), (made.width, given.width)
         axes = zip((operation.vertical, operation.horizontal), sizes, strict=True)
         fits = super().matches(operation) and all(axis.meets(*size) for axis, size in axes)
+        fits = fits and operation.batch_size * max(made.elements, given.elements) < LIMIT
         return fits and (not operation.has_cells or takes_cells(*cls(operation)._parts[:2], {}))
 
     @property

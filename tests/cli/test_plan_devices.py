@@ -28,7 +28,9 @@ from tests.kinds import tuning_for
 
 def info(index: int, kind: str, name: str, memory: int = 8 << 30) -> DeviceInfo:
     handle = SimpleNamespace(max_clock_frequency=1000)
-    return DeviceInfo(0, index, "Some Platform 3.0", name, kind, 7, memory, memory // 4, 1 << 15, "1.2", handle)
+    found = DeviceInfo(0, index, "Some Platform 3.0", name, kind, 7, memory, memory // 4, 1 << 15, "1.2", handle)
+    vars(found)["model"] = GENERIC[kind]
+    return found
 
 
 @pytest.fixture
@@ -186,10 +188,28 @@ def test_plan_finds_the_largest_batch(run, two_devices) -> None:
         result = run("plan", "lenet5", *arguments)
         batch = plan.largest_batch(memory, allocation, state)
         room = f"{name}: {format_bytes(memory)}, {format_bytes(allocation)} a buffer"
-        assert result.out.splitlines()[0].endswith(f"kernels for a {kind}")
+        assert result.out.splitlines()[0].endswith(f"kernels for {name if name != '--memory' else f'a {kind}'}")
         assert result.out.splitlines()[-1] == f"largest batch       {batch:,} ({room})"
     result = run("plan", "lenet5", "--memory", "100K")
     assert result.out.endswith("largest batch       none, not even 1 fits (--memory: 100.0 KiB, 100.0 KiB a buffer)\n")
+
+
+def test_plan_follows_the_device(run, monkeypatch) -> None:
+    """What runs there is shown: on a GPU with wgmma cells, and what packs them."""
+    monkeypatch.delenv("BLOBNET_DEVICE", raising=False)
+    gpus = [info(number, "gpu", name, 80 << 30) for number, name in enumerate(("NVIDIA H200", "Some GPU"))]
+    asked = {"compute_units": 132, "capability": (9, 0), "group_size": 1024, "local_memory": 48 << 10}
+    vars(gpus[0])["model"] = model_of(Answers("NVIDIA H200", "NVIDIA Corporation", "NVIDIA CUDA", **asked))
+    vars(gpus[1])["model"] = replace(model_of(Answers("Some GPU", **asked)), capability=None)
+    monkeypatch.setattr(discovery, "devices", lambda: gpus)
+    shape = ("--input-shape", "3,112,112", "--batch-size", 64, "--precision", "bf16")
+    texts = [run("plan", "resnet18", *shape, "--device", gpu.name).out for gpu in gpus]
+    for gpu, text in zip(gpus, texts, strict=True):
+        assert text.startswith(f"resnet18, training, batch 64, kernels for {gpu.name}\n")
+    assert "convolutions multiply them on tensor cores" in texts[0]
+    assert re.search(r"^  packing cells +[0-9]+, [0-9.]+ MiB", texts[0], re.MULTILINE)
+    assert "in memory alone" in texts[1]
+    assert "packing cells" not in texts[1]
 
 
 def test_plan_options(run, no_devices, net, trained) -> None:
@@ -216,15 +236,14 @@ def test_plan_options(run, no_devices, net, trained) -> None:
 
 
 @pytest.mark.parametrize(("storage", "has_scale"), [("float32", False), ("bfloat16", False), ("float16", True)])
-def test_plan_of_training_with_narrow_storage(run, storage, has_scale) -> None:
+def test_plan_of_training_with_narrow_storage(run, no_devices, storage, has_scale) -> None:
     result = run("plan", "lenet5", "--storage", storage)
     said = f"Numbers between layers are {storage}, in memory alone: kernels compute in float32."
     assert (said in result.out) == (storage != "float32")
     assert ("loss scale" in result.out) == has_scale
 
 
-def test_precision_and_storage_say_one_thing(run, two_devices, monkeypatch) -> None:
-    monkeypatch.setattr(DeviceInfo, "model", GENERIC["gpu"])
+def test_precision_and_storage_say_one_thing(run, two_devices) -> None:
     for precision, storage in (("bf16", "bfloat16"), ("fp16", "float16")):
         texts = [
             run("plan", "lenet5", *given).out
@@ -241,7 +260,7 @@ def test_precision_and_storage_say_one_thing(run, two_devices, monkeypatch) -> N
     hint = "Received storage=float16. Hint: leave one of the two out."
     assert f"storage: precision bf16 keeps bfloat16 between layers. {hint}" in failed.err
     assert "tf32 needs an NVIDIA GPU" in run("plan", "lenet5", "--precision", "tf32", "--device", "cpu").err
-    monkeypatch.setattr(DeviceInfo, "model", replace(GENERIC["gpu"], capability=(9, 0)))
+    vars(choose("gpu"))["model"] = replace(GENERIC["gpu"], capability=(9, 0))
     for given in (("--precision", "bf16"), ("--storage", "bfloat16")):
         assert (
             "bfloat16, convolutions multiply them on tensor cores"
