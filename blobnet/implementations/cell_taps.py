@@ -20,8 +20,8 @@ class Runs:
 
     Attributes:
         table: of each run where its cells begin, and its first position.
-        taps: of each tap its run, its shift from there, and its number.
-        span: how far shifts reach.
+        taps: of each tap its run, its first cell there from that position's on, and its number.
+        span: positions from the first tap to the last.
     """
 
     table: Sequence[tuple[int, int]]
@@ -65,9 +65,13 @@ class CellTaps:
         return self.rows.is_dense and self.places.is_dense
 
     @property
-    def beside(self) -> int:
-        """Phases of a row that are copied side by side where cells are scattered: memory gives two cells at once."""
-        return len(self.places.phases) if self.places.is_dense else 1
+    def ways_beside(self) -> Sequence[int]:
+        """How many phases of a row may be copied side by side where cells are scattered: all, or one.
+
+        Memory gives two neighbours at once; and what is copied together must have room together.
+        """
+        phases = len(self.places.phases)
+        return (phases, 1) if phases > 1 and self.places.is_dense else (1,)
 
     def table(self, number: int, row: int) -> TapTable:
         """Return the table of a phase of results, of so many positions in a ``row``."""
@@ -82,17 +86,21 @@ class CellTaps:
         first = min(shifts)
         return sorted((source, shift - first, tap) for source, shift, tap in found), max(shifts) - first, first
 
-    def runs(self, table: TapTable, apart: int, pitch: int, positions: int, *, in_rows: bool) -> Runs:
-        """Return the runs of a table, for tiles of so many ``positions``.
+    def runs(self, table: TapTable, apart: int, pitch: int, positions: int, beside: int, *, in_rows: bool) -> Runs:
+        """Return the runs of a table.
 
-        There is one for each phase of the source, ``apart`` cells from the one before; where cells are scattered, in a
-        blob with this ``pitch`` (else 0), one for phases beside one another, each of which has as many cells in the run
-        as a tile has positions, and ``span`` more. ``in_rows``: there is one for each row of taps.
+        Args:
+            table: of the taps.
+            apart: cells from one phase of the source to the next, where these are packed.
+            pitch: of the blob in which cells are scattered, or 0.
+            positions: those of a tile.
+            beside: phases of a row that a run has. Each has ``positions + span`` cells in it, one after the other.
+            in_rows: whether each row of taps has a run of its own.
         """
         starts = [phase * apart for phase in range(self.source_phases)]
         if pitch:
             starts = [y * pitch + x for y, x in product(self.rows.phases, self.places.phases)]
-        beside, row_taps = self.beside if pitch else 1, self.phases[0].horizontal.filter_taps // self.folded
+        row_taps = self.phases[0].horizontal.filter_taps // self.folded
         runs = dict[tuple[int, int], list[tuple[int, int, int]]]()
         for phase, shift, tap in table[0] or [(0, 0, 0)]:
             row = tap // row_taps if in_rows else 0

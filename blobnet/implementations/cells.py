@@ -71,11 +71,16 @@ class CellTile(Tile):
         return _STAGED_UNITS * (self.columns + 4) // _CELL_FLOATS
 
     @property
+    def units_are_rows(self) -> bool:
+        """Whether units are rows of a warp group's product, and positions columns."""
+        return self.group_positions > _GROUP_ROWS
+
+    @property
     def items(self) -> int:
         return self.columns // self.group_positions * _GROUP_ITEMS
 
     def __str__(self) -> str:
-        turned = f"/{self.group_positions}" if self.group_positions > _GROUP_ROWS else ""
+        turned = f"/{self.group_positions}" if self.units_are_rows else ""
         return f"{self.units}x{self.columns}{turned}"
 
 
@@ -257,22 +262,24 @@ class Cells(Tiled):
         #: What taps read.
         self.source_taps = CellTaps.of(operation, phases, self.folded)
         # As they lie, where that leaves room for a few steps; the last way packs all, which can always be counted.
-        for ways in product((True, False), repeat=len(self.read)):
-            if counted := self._counted(ways):
+        ways = product((True, False), repeat=len(self.read))
+        for as_they_lie, beside in product(ways, self.source_taps.ways_beside):
+            if counted := self._counted(as_they_lie):
                 self.counted = counted
                 source = counted.lists[0]
                 is_scattered = source.way == "scattered"
+                #: Phases of the source in a run: of packed ones one.
+                self.beside = beside if is_scattered else 1
                 apart = operation.groups * source.cells * source.list
                 pitch = operation.source.layout.width.memory if is_scattered else 0
                 # Where taps reach further than a tile is long, a run of all takes much local memory, most of it for
                 # what none reads.
                 in_rows = [not self.of_weights and span > tile.positions for _, span, _ in counted.tables]
                 self.runs = [
-                    self.source_taps.runs(table, apart, pitch, tile.positions, in_rows=each)
+                    self.source_taps.runs(table, apart, pitch, tile.positions, self.beside, in_rows=each)
                     for table, each in zip(counted.tables, in_rows, strict=True)
                 ]
-                #: Phases of the source in a run, and positions between the first and the last tap of it.
-                self.beside = self.source_taps.beside if is_scattered else 1
+                #: Positions between the first and the last tap of a run.
                 self.span = max(runs.span for runs in self.runs)
                 #: Steps of a tile: a tap of a block of the depth each; of a gradient many.
                 self.steps = _STAGES
@@ -282,7 +289,7 @@ class Cells(Tiled):
                 has_memory = operation.batch_size * _CELL_BYTES * packed <= _MAX_BYTES
                 has_ways = self.source_taps.is_dense or is_scattered
                 # Of more units than those of its rows other tiles are faster.
-                has_ways = has_ways and (tile.group_positions == _GROUP_ROWS or self.units <= tile.units)
+                has_ways = has_ways and (not tile.units_are_rows or self.units <= tile.units)
                 self.fits = has_ways and has_memory and self.stages >= min(_MIN_STAGES, self.steps)
                 if self.fits:
                     break
@@ -331,8 +338,9 @@ class Cells(Tiled):
             lists.append(_Lists(cells, *apart, base, way))
         # A gradient would sum up what is beyond a sample; and lists beyond the last one are another sample's.
         whole = rounded_up(sample, _GROUP_ROWS)
-        is_whole = not self.of_weights and lists[0].way == "lie" and lists[0].cells % self.depth_cells == 0
-        is_whole = is_whole and self.tile.group_positions == _GROUP_ROWS
+        # The columns of a product all lie the same way, the positions of several samples do not.
+        is_whole = not (self.of_weights or self.tile.units_are_rows)
+        is_whole = is_whole and lists[0].way == "lie" and lists[0].cells % self.depth_cells == 0
         is_whole = is_whole and self.tile.columns % whole == 0 and whole <= _ZEROS * sample
         return _Positions(row, whole if is_whole else sample, tables, lists, is_whole)
 
@@ -436,7 +444,7 @@ class Cells(Tiled):
 
     @cached_property
     def _tap_blocks(self) -> list[tuple[int, int]]:
-        """Taps of a work-group of the gradient: the first one, and the end of those of its phase of the source."""
+        """Taps of a work-group of the gradient: the first one, and the end of those of its run."""
         runs, each = [run for run, _, _ in self.runs[0].taps], self.tile.all_taps
         ends = [len(runs) - runs[::-1].index(run) for run in range(len(self.runs[0].table))]
         return [(tap, end) for end, start in zip(ends, [0, *ends], strict=False) for tap in range(start, end, each)]
@@ -448,10 +456,10 @@ class Cells(Tiled):
         packed = [(blob, lists.sample) for blob, lists in both if lists.way == "packed"]
         moved = sum(blob.shape.elements + _CELL_FLOATS * cells for blob, cells in packed)
         source = self.counted.lists[0]
-        if source.way == "scattered" and self.beside == 1:
-            # Half of what memory gives for a cell is another's, for each block of units.
+        if source.way == "scattered":
+            # Half of what memory gives for a cell is another's, for each block of units, where that is not copied too.
             cells = operation.groups * source.cells * self.source_taps.source_phases * self.counted.sample
-            moved += _CELL_FLOATS * cells * self.tile.count(self.units, 1)
+            moved += _CELL_FLOATS * cells * self.tile.count(self.units, 1) // self.beside
         packing = len(packed) * _PACKING_COST + operation.batch_size * moved * VALUE_COST / operation.cores
         return super().cost + packing + _DIVIDING_COST
 

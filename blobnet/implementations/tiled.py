@@ -34,7 +34,7 @@ WEIGHT_TILES = (
 )
 #: Tiles for each compute unit up to which a sum over rows may be split, the most splits, and the least rows of each.
 SPLIT_TILES, MAX_SPLITS, MIN_ROWS = 4, 32, 64
-#: The most splits of a sum over positions, and the rounds in which all cores may make the tiles of them all.
+#: The most splits of a sum over positions, and in how many rounds cores may make the tiles of all splits.
 MAX_POSITION_SPLITS, _ROUNDS = 256, (1, 2, 3)
 #: The part of a tile's local memory that may be added to hold how far rows are.
 _SHIFTS_PART = 8
@@ -135,7 +135,8 @@ class Tiled(Implementation):
         # Powers of two, and as many as keep all cores busy in some rounds.
         tiles = self.operation.groups * self.tiles_of_sums
         full = {rounds * self.operation.cores // tiles for rounds in _ROUNDS}
-        return min(sorted({*powers_of_two(most), *(full & {*range(1, most + 1)})}), key=self._product_cost)
+        counts = {*powers_of_two(most), *(count for count in full if 0 < count <= most)}
+        return min(sorted(counts), key=self._product_cost)
 
     @property
     def tiles_of_sums(self) -> int:

@@ -122,7 +122,7 @@ def sum_call(label: str, partials: Array, gradient: Array, splits: int, tuning: 
     """The launch that adds up partial sums of a gradient, which lie one behind the other."""
     run, local = 256, 1
     if tuning.model.is_simt:
-        # With few parts a work-item has few loads; with many, fewer work-items than keep a device busy make long sums.
+        # A work-item with few parts has few loads; one with many makes a long sum, and the more of them the better.
         is_side = splits <= _FEW_SPLITS or gradient.elements >= _MANY_ELEMENTS
         run, local = _SIDE if is_side else 1, group_size(tuning.model, 64)
     return KernelCall(

@@ -6,7 +6,7 @@
  * cell is CELL rows of the product, or columns, at one position. A work-group makes the sums of TILE_UNITS output units,
  * TILE_COLUMNS columns (input units) and TAP_GROUPS * GROUP_TAPS taps, a warp group those of 64 output units and GROUP_TAPS
  * taps.
- * Taps of one block read the same phase of the input (TAP_TABLE's run). Of TILE_DEPTH positions the input's cells, SPAN
+ * Taps of one block read the same run of the input (TAP_TABLE). Of TILE_DEPTH positions the input's cells, SPAN
  * more of each, are copied once for all taps. STAGES of these lie in local memory or are on their way there. Where FOLDED is
  * not 1, an input unit has as many columns, the taps of a row (pack_cells.cl). Splits of the positions go to a partial sum
  * each; gradient/reduce.cl adds them in a fixed order.

@@ -2,10 +2,10 @@
  * Convolutions as a product of matrices on tensor cores that take both factors from local memory (warp_group.h): the
  * source as cells (pack_cells.cl) at all positions of the batch, times packed weights (pack_weight_cells.cl).
  *
- * A work-group makes the sums of TILE_COLUMNS positions and TILE_UNITS units, a warp group those of 64 positions; then
+ * A work-group makes the sums of TILE_COLUMNS positions and TILE_UNITS units, a warp group those of GROUP_POSITIONS; then
  * those of another tile, whose cells have come meanwhile. The cells of a tile for DEPTH_CELLS cells of the depth,
- * TILE_COLUMNS + SPAN positions of each, are a run, which is copied once: taps are the same run from another position on
- * (cell_lists.h). RUN_STAGES runs, and the weights of STAGES taps, lie in local memory or are on their way there. Where
+ * TILE_COLUMNS + SPAN positions of each of RUN_PHASES phases of the source, are a run, which is copied once: taps are the
+ * same run from another cell on (cell_lists.h). RUN_STAGES runs, and the weights of STAGES taps, lie in local memory or are on their way there. Where
  * STAGES are all steps of a tile (KEPT), the weights are copied once.
  *
  * With WHOLE_SAMPLES a tile's positions are those of whole samples, SAMPLE_POSITIONS of each: a run is all that lies in
@@ -16,8 +16,8 @@
  * 64 units (rows), the tile's, and so many positions (columns): few columns keep tensor cores waiting for local memory.
  *
  * RUN_TABLE has two numbers for each run of a block of the depth: its place in the source, and its first position.
- * TAP_TABLE has three for each tap, in the order in which runs need them: its run, its shift from the run's first
- * position, and its number in the filter.
+ * TAP_TABLE has three for each tap, in the order in which runs need them: its run, its first cell in a list of the run,
+ * and its number in the filter.
  */
 #define WARP_GROUPS (TILE_COLUMNS / GROUP_POSITIONS)
 #define ITEMS (GROUP_ITEMS * WARP_GROUPS)
@@ -51,7 +51,10 @@
 #define STAGE_ELEMENTS (DEPTH_CELLS * TILE_UNITS)
 #define LOCAL_CELLS (RUN_STAGES * RUN_ELEMENTS + STAGES * STAGE_ELEMENTS)
 
-/* Sums of a warp group leave through its part of local memory, 32 units at a time; their rows lie in different banks. */
+/*
+ * Sums of a warp group leave through its part of local memory, 32 units at a time. Lanes store to different banks, or, with
+ * units as rows, two to each.
+ */
 #define STAGED_UNITS 32
 #define STAGED_PITCH (TILE_COLUMNS + 4)
 #define STAGED_ELEMENTS (STAGED_UNITS * STAGED_PITCH)

@@ -48,8 +48,8 @@ _COLUMNS = (
 )
 _LEGEND = """\
 floor: bytes once at the measured bandwidth, or flops at the measured peak; %: floor/ms, >100 where it was none: data
-stayed in a cache, or minimal filtering needs fewer flops (then sums of floors take ms instead); n: launches of the
-layer: one in which a plan packs weights, or adds up splits, for several layers is that of one of them"""
+stayed in a cache, or minimal filtering needs fewer flops (then sums of floors take ms instead); n: launches. One that
+packs weights, or adds up splits, of several layers counts for one of them alone"""
 #: Macros that say how a kernel divides its work, by the beginning of their names.
 _TILE_MACROS = ("BLOCK_", "TILE_", "LANES", "SPLITS", "STRIP", "CHANNELS", "POSITIONS", "UNROLL")
 
@@ -159,7 +159,8 @@ class CaseBench:
 def _between(case: Case) -> Graph:
     """The layer between two others, so that its blobs have cells where they would within a network.
 
-    Ends of a network have numbers. Layers of little work join them to the layer, so that it decides which it is.
+    The ends of a network have numbers. They are joined to the layer by layers of little work, so that its own time
+    decides whether there are cells.
     """
     node = first = Input(*case.input.dimensions)()
     if case.input.units >= _FEW:

@@ -223,16 +223,22 @@ def test_every_tile(device: Device, name: str, tile: CellTile, monkeypatch: pyte
     monkeypatch.setattr(cells, name, (tile,))
     # More than one tile of everything, and none of them whole; more steps than stages.
     filters, stride, count = {1: (1, 1), 3: (1, 3), 4: (3, 3), 9: (3, 3)}[tile.all_taps], 1 + (tile.all_taps == 4), 3
-    shape = Shape(2 * tile.units + 5, 2, tile.columns // 2)
+    shape, units = Shape(2 * tile.units + 5, 2, tile.columns // 2), tile.units + 3
     if tile in TILES:
         filters = (1, 3)
+        if tile.units_are_rows:  # Of units one tile, in both directions.
+            shape, units = shape.with_units(tile.units - 3), tile.units - 5
     elif tile in FEW_TILES:
         filters, shape, stride = (5, 9), Shape(8, 15, 40), 1
     else:
         shape, count = Shape(tile.columns + 5, 9 * stride, 40 * stride), 4
-    layer = Conv2D(tile.units + 3, filters, stride=stride)
+    layer = Conv2D(units, filters, stride=stride)
     precision = "tf32" if name == "TF32_WEIGHT_TILES" else "bf16"
     report = exact(device, layer, shape, ["tight"], count=count, tuning=tuning(precision))
+    sizes = {"TILE_UNITS": tile.units, "TILE_COLUMNS": tile.columns}
+    for phase in ["forward", "backward data"] if tile in TILES else ["backward parameters"]:
+        made = [call.macros for call in report.runs["tight"].calls[phase] if call.kernel.endswith("_cells")]
+        assert any(sizes.items() <= macros.items() for macros in made), phase
     if name.endswith("WEIGHT_TILES"):
         for call in (call for run in report.runs.values() for call in run.calls["backward parameters"]):
             if call.kernel.endswith("weight_cells"):
@@ -362,6 +368,25 @@ def test_what_has_no_room_is_no_candidate() -> None:
             operation = plain(layer, shape, count, direction)
             assert [*cells.Cells.tiles(operation)]
             assert not [*cells.Cells.candidates(operation)]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "precision", "beside"),
+    [
+        (Conv2D(128, 3, stride=2, padding=1), Shape(64, 208, 208), "tf32", {1}),
+        (Conv2D(64, 7, stride=2, padding=3), Shape(64, 224, 224), "bf16", {1}),
+        (Conv2D(128, 3, stride=2, padding=1), Shape(128, 56, 56), "bf16", {2}),
+    ],
+)
+def test_phases_that_have_no_room_side_by_side_have_runs_of_their_own(
+    layer: Conv2D, shape: Shape, precision: str, beside: set[int]
+) -> None:
+    operation = plain(layer, shape, 16, BACKWARD_WEIGHTS)
+    in_cells = {name: replace(getattr(operation, name), type=CELLS_OF[precision]) for name in ("input", "output")}
+    operation = replace(operation, **in_cells, tuning=tuning(precision))
+    found = [*cells.Cells.candidates(operation)]
+    assert len(found) >= 4
+    assert {item.beside for item in found} >= beside
 
 
 def test_other_tensor_cores_get_none() -> None:
