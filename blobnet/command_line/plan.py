@@ -11,8 +11,8 @@ from blobnet import onnx, plots
 from blobnet.command_line.model_argument import build_for, find_model, is_model_file, open_model
 from blobnet.command_line.transfer import frozen_patterns
 from blobnet.device import discovery
-from blobnet.device.discovery import DeviceInfo
-from blobnet.device.tuning import Tunings, tuning_of
+from blobnet.device.discovery import DeviceInfo, tuning_of
+from blobnet.device.tuning import Tunings
 from blobnet.errors import OptionError, counted
 from blobnet.files.atomic import check_writable
 from blobnet.hardware.device_model import HOST, DeviceModel

@@ -6,12 +6,12 @@ import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from blobnet.device.discovery import DeviceInfo, check_precision, choose
+from blobnet.device.discovery import DeviceInfo, check_precision, choose, tuning_of
 from blobnet.device.memory import Memory
 from blobnet.device.opencl import cl
 from blobnet.device.programs import Programs
 from blobnet.device.queue import Queue
-from blobnet.device.tuning import Tunings, tuning_of
+from blobnet.device.tuning import Tunings
 from blobnet.errors import DeviceError
 from blobnet.hardware.device_model import DeviceModel
 from blobnet.launch.kernel_call import Tuning, settle

@@ -21,8 +21,10 @@ from typing import Any
 from blobnet.device import opencl
 from blobnet.device.opencl import cl
 from blobnet.errors import DeviceError, FileError, OptionError, near_matches, nearest
-from blobnet.hardware.device_model import Answers, DeviceModel, model_of
-from blobnet.launch.kernel_call import PRECISIONS
+from blobnet.hardware.device_model import HOPPER, Answers, DeviceModel, model_of
+from blobnet.launch.kernel_call import PRECISIONS, Tuning
+from blobnet.launch.task import TunedChoices
+from blobnet.memory.blob import CELL_UNITS, CELLS_OF, Padding, StorageType
 from blobnet.support.regular_file import check_regular
 from blobnet.support.user_cache import cache_folder, has_room, temporary_folder
 
@@ -403,6 +405,22 @@ def products_on(model: DeviceModel, precision: str) -> str:
     products = PRECISIONS[precision][0]
     is_there = model.is_host and products in model.tensor_types
     return products if is_there or (model.capability or (0, 0)) >= AMPERE else "fp32"
+
+
+def tuning_of(
+    model: DeviceModel,
+    precision: str,
+    storage: StorageType,
+    padding: Padding,
+    choices: TunedChoices,
+) -> Tuning:
+    """Return how a device of this model computes in one of PRECISIONS: plans follow it."""
+    products = products_on(model, precision)
+    # Tensor cores take cells of what they multiply, and the vectors of processors those of float32.
+    vectors = not model.is_simt and model.lanes >= CELL_UNITS
+    has_kernels = vectors if products == "fp32" else model.capability == HOPPER
+    cells = CELLS_OF[products] if has_kernels and PRECISIONS[products][1] == storage else None
+    return Tuning(model, products, choices, padding, storage, cells)
 
 
 def _compute_capability(info: DeviceInfo) -> tuple[int, int] | None:

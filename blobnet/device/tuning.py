@@ -16,13 +16,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from blobnet.device.discovery import products_on
 from blobnet.errors import FileError, warn
-from blobnet.hardware.device_model import HOPPER, Answers, DeviceModel, model_of
-from blobnet.launch.kernel_call import PRECISIONS, Tuning
+from blobnet.hardware.device_model import Answers, model_of
 from blobnet.launch.kernel_source import fingerprint
 from blobnet.launch.task import BrokenVariant, Task, TunedChoices, Variant
-from blobnet.memory.blob import CELL_UNITS, CELLS_OF, Padding, StorageType
 from blobnet.support.regular_file import check_regular
 from blobnet.support.user_cache import cache_folder, is_own, locked, make_folder, seal, write_atomically
 
@@ -103,22 +100,6 @@ class _Content:
         """Takes what is right after all off the list of what is denied."""
         for fault in faults:
             self.denied.pop(fault, None)
-
-
-def tuning_of(
-    model: DeviceModel,
-    precision: str,
-    storage: StorageType,
-    padding: Padding,
-    choices: TunedChoices,
-) -> Tuning:
-    """Return how a device of this model computes in one of PRECISIONS: plans follow it."""
-    products = products_on(model, precision)
-    # Tensor cores take cells of what they multiply, and the vectors of processors those of float32.
-    vectors = not model.is_simt and model.lanes >= CELL_UNITS
-    has_kernels = vectors if products == "fp32" else model.capability == HOPPER
-    cells = CELLS_OF[products] if has_kernels and PRECISIONS[products][1] == storage else None
-    return Tuning(model, products, choices, padding, storage, cells)
 
 
 class Tunings:
