@@ -408,11 +408,7 @@ def products_on(model: DeviceModel, precision: str) -> str:
 
 
 def tuning_of(
-    model: DeviceModel,
-    precision: str,
-    storage: StorageType,
-    padding: Padding,
-    choices: TunedChoices,
+    model: DeviceModel, precision: str, storage: StorageType, padding: Padding, choices: TunedChoices
 ) -> Tuning:
     """Return how a device of this model computes in one of PRECISIONS: plans follow it."""
     products = products_on(model, precision)

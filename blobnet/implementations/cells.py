@@ -288,8 +288,6 @@ class Cells(Tiled):
                 packed = max((lists.sample for lists in counted.lists if lists.way == "packed"), default=0)
                 has_memory = operation.batch_size * _CELL_BYTES * packed <= _MAX_BYTES
                 has_ways = self.source_taps.is_dense or is_scattered
-                # Of more units than those of its rows other tiles are faster.
-                has_ways = has_ways and (not tile.units_are_rows or self.units <= tile.units)
                 self.fits = has_ways and has_memory and self.stages >= min(_MIN_STAGES, self.steps)
                 if self.fits:
                     break
@@ -386,7 +384,9 @@ class Cells(Tiled):
         if precision not in cls.precisions or capability not in (None, HOPPER):
             return ()
         if operation.direction != BACKWARD_WEIGHTS:
-            return TILES
+            # Of more units than there are rows other tiles are faster.
+            units = operation.units * cls.phases(operation)[0].beside
+            return [tile for tile in TILES if not tile.units_are_rows or units <= tile.units]
         if precision != "tf32" and _folded(operation) > 1:
             return FEW_TILES
         tiles = TF32_WEIGHT_TILES if precision == "tf32" else WEIGHT_TILES

@@ -5,8 +5,8 @@
  * A work-group makes the sums of TILE_COLUMNS positions and TILE_UNITS units, a warp group those of GROUP_POSITIONS; then
  * those of another tile, whose cells have come meanwhile. The cells of a tile for DEPTH_CELLS cells of the depth,
  * TILE_COLUMNS + SPAN positions of each of RUN_PHASES phases of the source, are a run, which is copied once: taps are the
- * same run from another cell on (cell_lists.h). RUN_STAGES runs, and the weights of STAGES taps, lie in local memory or are on their way there. Where
- * STAGES are all steps of a tile (KEPT), the weights are copied once.
+ * same run from another cell on (cell_lists.h). RUN_STAGES runs, and the weights of STAGES taps, lie in local memory or are
+ * on their way there. Where STAGES are all steps of a tile (KEPT), the weights are copied once.
  *
  * With WHOLE_SAMPLES a tile's positions are those of whole samples, SAMPLE_POSITIONS of each: a run is all that lies in
  * DEPTH_CELLS lists of these samples, one copy a sample. NOTE: a copy takes as long as 50 cells; in lists of 7x7 positions

@@ -285,29 +285,23 @@ def test_taps_read_their_cells_or_zeros(case: tuple[Conv2D, Shape], lies: bool) 
             operation = replace(operation, **made)
         item = next(cells.Cells.candidates(operation))
         assert isinstance(item, cells.Cells)
-        counted, source = item.counted, operation.source
+        counted, source, reads = item.counted, operation.source, item.source_taps
         (lists, *_) = counted.lists
         is_strided = operation.strides != (1, 1) and direction != BACKWARD_DATA
         assert lists.way == ("packed" if not lies else "scattered" if is_strided else "lie")
         apart = lists.cells * lists.list
-        begins = [run * apart for run in range(item.source_taps.source_phases)]
+        begins = [run * apart for run in range(reads.source_phases)]
         if lists.way == "scattered":
-            begins = [
-                y * source.layout.width.memory + x
-                for y, x in product(item.source_taps.rows.phases, item.source_taps.places.phases)
-            ]
+            begins = [y * source.layout.width.memory + x for y, x in product(reads.rows.phases, reads.places.phases)]
         # What the cells of a sample are: numbers of the source's, or -1.
         places = source.layout.plane_extent if counted.whole else counted.sample
-        found = np.full((item.source_taps.source_phases, places), -1)
+        found = np.full((reads.source_phases, places), -1)
         height, width = source.shape.height, source.shape.width
         strides = operation.strides if direction != BACKWARD_DATA else (1, 1)
         for y, x in product(range(height), range(width)):
-            row, place = (
-                y % strides[0] - item.source_taps.rows.phases[0],
-                x % strides[1] - item.source_taps.places.phases[0],
-            )
-            if row in range(len(item.source_taps.rows.phases)) and place in range(len(item.source_taps.places.phases)):
-                run = row * len(item.source_taps.places.phases) + place
+            row, place = y % strides[0] - reads.rows.phases[0], x % strides[1] - reads.places.phases[0]
+            if row in range(len(reads.rows.phases)) and place in range(len(reads.places.phases)):
+                run = row * len(reads.places.phases) + place
                 at = lists.base + y // strides[0] * counted.row + x // strides[1]
                 assert found[run, at] == -1
                 found[run, at] = y * width + x
