@@ -25,7 +25,10 @@ _LOST = (
     "INVALID_COMMAND_QUEUE",
     "EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST",
 )
-_LOST_HINT = "the device may be lost, or was reset after a launch that took too long; the system's log may know."
+_LOST_HINT = (
+    "the device may be lost, or was reset after a launch that took too long; the system's log may know. "
+    "Where a launch failed at once, its work-group may need more registers than the device has: report it."
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,10 +42,11 @@
 #include "normalization/pair_sums.h"
 #include "normalization/unit_walk.h"
 
-__kernel void normalization_backward_unit(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
-                                          READ_ARRAY(real_t, statistics), READ_ARRAY(scale_t, scale),
-                                          READ_ARRAY(shift_t, shift), WRITE_ARRAY(real_t, scale_gradient),
-                                          WRITE_ARRAY(real_t, shift_gradient), const int count)
+__kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, LOCAL_UNITS))) void
+normalization_backward_unit(READ_BLOB(input), READ_BLOB(output_delta), WRITE_BLOB(input_delta),
+                            READ_ARRAY(real_t, statistics), READ_ARRAY(scale_t, scale),
+                            READ_ARRAY(shift_t, shift), WRITE_ARRAY(real_t, scale_gradient),
+                            WRITE_ARRAY(real_t, shift_gradient), const int count)
 {
     PAIR_ROOM(room);
     LOAD_STATISTICS(UNIT);

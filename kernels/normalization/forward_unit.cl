@@ -47,11 +47,11 @@
                                  PART_OF(PLANE_WIDTH, columns, number)))
 #define FROM_FIRST(number, rows, columns) (QUARTER_CELL(number, rows, columns) - first_cell)
 
-__kernel void normalization_forward_unit(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
-                                         WRITE_ARRAY(real_t, statistics), WRITE_ARRAY(real_t, running_mean),
-                                         WRITE_ARRAY(real_t, running_variance), READ_ARRAY(scale_t, scale),
-                                         READ_ARRAY(shift_t, shift) MORE_ARRAYS, const int count,
-                                         const int units)
+__kernel __attribute__((reqd_work_group_size(LOCAL_WIDTH, 1, LOCAL_UNITS))) void
+normalization_forward_unit(READ_BLOB(input), READ_BLOB(residual), WRITE_BLOB(output),
+                           WRITE_ARRAY(real_t, statistics), WRITE_ARRAY(real_t, running_mean),
+                           WRITE_ARRAY(real_t, running_variance), READ_ARRAY(scale_t, scale),
+                           READ_ARRAY(shift_t, shift) MORE_ARRAYS, const int count, const int units)
 {
     PAIR_ROOM(room);
     /* NOTE: a single cell may be an outlier, above all at the border. Where all are equal, nothing is lost. */
