@@ -133,6 +133,7 @@ WEIGHT_TILES = (
     GradientTile(64, 64, 128, 64, 64, 3, 3, speed=12, busy=1, overhead=300),
     GradientTile(64, 64, 64, 64, 64, 3, 3, speed=10, busy=1, overhead=300),
     GradientTile(64, 64, 128, 64, 64, 2, 2, speed=8, busy=1, overhead=300),
+    GradientTile(128, 64, 128, 64, 64, 3, 1, speed=10.5, busy=1, overhead=300),
     GradientTile(128, 64, 64, 64, 64, 3, 1, speed=8, busy=1, overhead=300),
     GradientTile(64, 64, 64, 64, 64, speed=5, busy=3, overhead=300),
     GradientTile(64, 128, 64, 64, 128, speed=7, busy=2, overhead=300),

@@ -19,10 +19,10 @@ Local = tuple[int, int, int]
 #: Work-items of a GPU that share the samples of a unit.
 _SAMPLE_SHARERS = 32
 #: Cells that planes have at least where one launch does all; values of a unit that a work-group of a GPU normalizes at
-#: most, its work-items, and those of them that share a plane; cells so few that a group is soon done with them; units
-#: for each core of a processor.
+#: most, its work-items at most, those of them that share a plane, and values that are worth one more; cells so few that
+#: a group is soon done with them; units for each core of a processor.
 _MIN_CELLS = 16
-_UNIT_VALUES, _UNIT_ITEMS, _CELL_SHARERS = 1 << 15, 512, 32
+_UNIT_VALUES, _UNIT_ITEMS, _CELL_SHARERS, _ITEM_VALUES = 1 << 15, 512, 32, 16
 _FEW_VALUES = 1 << 13
 _UNITS_OF_A_CORE = 4
 #: Work-items of a GPU that may share a plane, which programs know, and steps of each that adding up sums is worth.
@@ -242,8 +242,7 @@ def _by_units(site: LayerContext, shards: int = 1) -> bool:
 
     NOTE: on a GPU it is launches that it saves, which cost a host more than such a pass a GPU (docs/many_devices.md).
     """
-    model, layout = site.tuning.model, site.inputs[0].layout
-    values = shards * site.batch_size * layout.plane_elements
+    model, layout, values = site.tuning.model, site.inputs[0].layout, shards * _unit_values(site)
     if model.is_simt:
         # Of cells there are fewer groups, which must leave no compute unit without one, unless they are done at once.
         has_groups = site.inputs[0].type.cell == 1 or layout.unit_count >= model.cores or values <= _FEW_VALUES
@@ -253,6 +252,11 @@ def _by_units(site: LayerContext, shards: int = 1) -> bool:
         fits = 2 * FLOAT32.itemsize * values <= own_cache and layout.unit_count >= _UNITS_OF_A_CORE * model.cores
         fits = fits and site.inputs[0].type.cell == 1  # Warps sum the numbers of cells.
     return fits and layout.plane_elements >= _MIN_CELLS and layout.depth.size == site.shards == 1
+
+
+def _unit_values(site: LayerContext) -> int:
+    """Cells of a unit in all samples of a shard."""
+    return site.batch_size * site.inputs[0].layout.plane_elements
 
 
 def _unit_call(
@@ -265,7 +269,8 @@ def _unit_call(
 ) -> KernelCall:
     layout, model, tunables = site.inputs[0].layout, site.tuning.model, site.tuning.of(kernel)
     if model.is_simt:
-        local = (_CELL_SHARERS, 1, group_size(model, _UNIT_ITEMS) // _CELL_SHARERS)
+        items = power_of_two(max(_CELL_SHARERS, _unit_values(site) // _ITEM_VALUES), _UNIT_ITEMS)
+        local = (_CELL_SHARERS, 1, group_size(model, items) // _CELL_SHARERS)
         steps = -(-layout.plane_elements // _CELL_SHARERS)
         if site.inputs[0].type.cell > 1:
             tunables = dict.fromkeys(tunables, 1)
