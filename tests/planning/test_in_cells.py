@@ -26,6 +26,7 @@ from blobnet.planning.plan import Plan
 from blobnet.planning.request import Request
 from blobnet.planning.schedule import Scheduled
 from tests.kinds import as_gpu, only, tuning_for
+from tests.train.test_shards_at_once import check_that_shards_leave_the_same_bits
 
 #: The samples of a batch, and their shape.
 COUNT, SIDE = 5, 9
@@ -166,6 +167,13 @@ def test_gradients_and_predictions(takes: Callable[[StorageType | None], Device]
 
     apart, where = min(worst(seed) for seed in range(3 if name == "residual" else 1))
     assert apart <= APART[precision][name], where
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_shards_at_once_leave_the_bits_of_each(takes: Callable[[StorageType | None], Device], name: str) -> None:
+    """A kernel moves to a shard's part of a blob by cells, or by their numbers if the compiler made it."""
+    device = takes(BFLOAT16_CELLS).at("bf16")
+    check_that_shards_leave_the_same_bits(device, model_of(name), device.tuning)
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])

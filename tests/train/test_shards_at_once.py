@@ -84,13 +84,15 @@ def in_shards(
     run.prepare(1)
     generator, (head,) = np.random.default_rng(5), plan.request.heads
     x = generator.standard_normal((samples, *model.graph.input.shape.dimensions), dtype=np.float32)
-    y = generator.integers(0, 10, (samples, 1), np.int32)
+    y = generator.integers(0, model.graph.output.shape.units, (samples, 1), np.int32)
     sizes = {"gradients": table.trainable_elements, STATISTICS: len(statistics), "totals": TOTALS}
+    sizes = {name: size for name, size in sizes.items() if size}
     for first in range(0, samples, of_shard * at_once):
         part = slice(first, first + of_shard * at_once)
         run.feed("samples", x[part])
         run.feed("labels", y[part])
-        run.write_array(STATISTICS, np.tile(weights[statistics.start : statistics.stop], at_once))
+        if statistics:
+            run.write_array(STATISTICS, np.tile(weights[statistics.start : statistics.stop], at_once))
         run.write_array("totals", np.zeros(at_once * TOTALS, np.float32))
         batch = Batch(len(y[part]), of_shard=of_shard, first=first, divisor=float(of_shard))
         run.run("forward", batch)
