@@ -13,6 +13,7 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from blobnet.launch.kernel_call import CONSTANT, Array, Blob, KernelCall, rounded_up
+from blobnet.memory.blob import BlobLayout
 from blobnet.network.ends import TOTALS
 from blobnet.planning.constants import PhasedCall
 from blobnet.planning.request import Request
@@ -123,11 +124,11 @@ def _of_shards(call: KernelCall, request: Request, sizes: dict[str, tuple[int, i
         elements, per_sample = sizes[of.storage]
         return replace(of, elements=request.at_once * elements - of.offset, per_sample=per_sample)
 
-    def numbers(blob: Blob) -> int:
-        """Elements of a sample as the kernel's pointer counts them: what the compiler makes counts a cell's numbers."""
-        return blob.layout.memory_elements * (blob.type.cell if call.source.is_generated else 1)
+    def layout(blob: Blob) -> BlobLayout:
+        """The blob as the kernel's pointer counts it: what the compiler makes counts the numbers of cells."""
+        return blob.numbers if call.source.is_generated else blob.layout
 
-    moved = {role: step(blob.storage, numbers(blob)) for role, blob in call.blobs.items()}
+    moved = {role: step(blob.storage, layout(blob).memory_elements) for role, blob in call.blobs.items()}
     moved |= {role: step(of.storage, of.per_sample) for role, of in call.arrays.items()}
     if "SHARD" in call.source.scalars:  # It leaves its part beside those of others, of all ranks.
         left = {role: of.elements // request.shards for role, of in call.arrays.items() if of.persistent}
