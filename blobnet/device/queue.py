@@ -25,10 +25,8 @@ _LOST = (
     "INVALID_COMMAND_QUEUE",
     "EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST",
 )
-_LOST_HINT = (
-    "the device may be lost, or was reset after a launch that took too long; the system's log may know. "
-    "Where a launch failed at once, its work-group may need more registers than the device has: report it."
-)
+_LOST_HINT = "the device may be lost, or was reset after a launch that took too long; the system's log may know."
+_REGISTERS_HINT = " A kernel that never ran may need more registers than its work-group can have: report it."
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +224,8 @@ def driver_error(error: cl.Error, subject: str, rule: str, **received: object) -
     is_memory = code in (codes.MEM_OBJECT_ALLOCATION_FAILURE, codes.OUT_OF_HOST_MEMORY)
     is_lost = code in [getattr(codes, name) for name in _LOST]
     kind = OutOfMemoryError if is_memory else DeviceError
-    return kind(subject, rule, hint=_LOST_HINT if is_lost else None, cause=error, **received)
+    hint = _LOST_HINT + _REGISTERS_HINT * (code == codes.OUT_OF_RESOURCES) if is_lost else None
+    return kind(subject, rule, hint=hint, cause=error, **received)
 
 
 def event_seconds(event: cl.Event) -> float:
