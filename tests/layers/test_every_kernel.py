@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import pytest
 
-from blobnet import models
 from blobnet.examination.checks import plan_alone
 from blobnet.implementations import IMPLEMENTATIONS
 from blobnet.launch.kernel_call import Blob, KernelCall, Tuning
@@ -26,7 +23,7 @@ from blobnet.losses import (
     MeanSquaredError,
 )
 from blobnet.losses.distillation import Distilled, Teaching
-from blobnet.memory.blob import BFLOAT16, BFLOAT16_CELLS, FLOAT32_CELLS, BlobLayout, Shape
+from blobnet.memory.blob import BFLOAT16_CELLS, FLOAT32_CELLS, BlobLayout, Shape
 from blobnet.network.parameters import parameter_table
 from blobnet.network.patterns import frozen_parameters
 from blobnet.optimizers import SGD
@@ -126,18 +123,3 @@ def test_every_kernel_is_in_a_plan_that_is_tested() -> None:
     launched = {call.source.name for call in (*compared_calls(), *calls_of_cells())}
     missing = {source.name for source in sources} - launched
     assert not missing, "tests/small_graphs.py needs a graph that launches them"
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_compilers_are_told_of_large_work_groups(precision: str) -> None:
-    """Else NVIDIA's may give work-items more registers than so many can have, which the launch finds out."""
-    large = {"compute_units": 132, "group_size": 1024, "local_memory": 48 << 10, "capability": (9, 0)}
-    tuning = tuning_for("gpu", precision=precision, **large)
-    if precision == "bf16":
-        tuning = replace(tuning, storage=BFLOAT16, cells=BFLOAT16_CELLS)
-    graph = models.resnet18((3, 64, 64)).graph
-    calls = [call for _, call in make_plan(graph, 128, loss=CrossEntropy(), training=True, tuning=tuning).calls]
-    groups = {call.source.name: call.source.text for call in calls if math.prod(call.local_size or ()) > 256}
-    assert {"normalization/forward_unit", "normalization/backward_unit"} <= set(groups)
-    for name, text in groups.items():
-        assert "reqd_work_group_size" in text, name

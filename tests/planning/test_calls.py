@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 
-from blobnet import layers
+import pytest
+
+from blobnet import layers, models
+from blobnet.device.discovery import tuning_of
 from blobnet.implementations.base import BACKWARD_DATA, BACKWARD_WEIGHTS, FORWARD
 from blobnet.launch.elementwise import FUNCTIONS, SUM, EpilogueOp, Norm
-from blobnet.launch.kernel_call import CONSTANT
+from blobnet.launch.kernel_call import CONSTANT, PRECISIONS
+from blobnet.losses import CrossEntropy
 from blobnet.network.graph import Graph, from_nodes, sequential
 from blobnet.planning import make_plan
 from blobnet.planning.constants import with_constants
@@ -166,3 +171,16 @@ def test_a_plan_is_what_was_asked_for_and_more() -> None:
     assert plan.request == request
     assert plan.for_batch(3) == plan
     assert plan.for_batch(4).batch_size == 4
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_compilers_are_told_of_large_work_groups(precision: str) -> None:
+    """Else NVIDIA's may give work-items more registers than so many can have, which the launch finds out."""
+    gpu = tuning_for("gpu", compute_units=132, group_size=1024, local_memory=48 << 10, capability=(9, 0))
+    tuning = tuning_of(gpu.model, precision, PRECISIONS[precision][1], gpu.padding, gpu.choices)
+    graph = models.resnet18((3, 64, 64)).graph
+    calls = [call for _, call in make_plan(graph, 128, loss=CrossEntropy(), training=True, tuning=tuning).calls]
+    groups = {call.source.name: call.source.text for call in calls if math.prod(call.local_size or ()) > 256}
+    assert {"normalization/forward_unit", "normalization/backward_unit"} <= set(groups)
+    for name, text in groups.items():
+        assert "reqd_work_group_size" in text, name
